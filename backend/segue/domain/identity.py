@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from ipaddress import ip_address
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 Scope = Literal["ops", "ops:content", "act_as"]
 
@@ -16,8 +16,6 @@ LOCAL_USER = "local"
 MAX_USER_CHARS = 200
 SPEAKS_FOR = "⇢"  # between a gateway and its user: in no other name
 NOTHING = Decimal(0)
-TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")  # of a Charge
-COUNTS = ("calls", *TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +106,13 @@ def total(charges: Iterable[Charge], model: str = "") -> Charge:
     """Returns the sum. It has no cost if one of the charges has none, and is estimated if one of them is."""
     given = tuple(charges)
     costs = [charge.cost for charge in given if charge.cost is not None]
-    counts: dict[str, Any] = {name: sum(getattr(charge, name) for charge in given) for name in COUNTS}
     return Charge(
         model,
-        **counts,
+        calls=sum(charge.calls for charge in given),
+        input_tokens=sum(charge.input_tokens for charge in given),
+        cached_tokens=sum(charge.cached_tokens for charge in given),
+        output_tokens=sum(charge.output_tokens for charge in given),
+        reasoning_tokens=sum(charge.reasoning_tokens for charge in given),
         estimated=any(charge.estimated for charge in given),
         cost=sum(costs, NOTHING) if len(costs) == len(given) else None,
     )

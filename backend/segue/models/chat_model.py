@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import provider_and_id, traced_provider
 from segue.domain.errors import AppError
-from segue.domain.identity import TOKENS, Charge
+from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.log import log
@@ -334,7 +334,13 @@ class ChatModel:
         return reply
 
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
-        charge = self.tariff.charge(**{name: getattr(reply, name) for name in (*TOKENS, "estimated")})
+        charge = self.tariff.charge(
+            input_tokens=reply.input_tokens,
+            cached_tokens=reply.cached_tokens,
+            output_tokens=reply.output_tokens,
+            reasoning_tokens=reply.reasoning_tokens,
+            estimated=reply.estimated,
+        )
         self._observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))

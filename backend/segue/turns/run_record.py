@@ -24,7 +24,6 @@ from segue.db.rows import cached, readable, reader, without_defaults
 from segue.domain import events, session, telemetry, turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
-from segue.domain.identity import TOKENS
 from segue.domain.ids import first_id
 from segue.domain.plan import Plan
 from segue.log import log
@@ -70,8 +69,12 @@ class TurnMetrics:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
         spent, self._seconds = self._model.account.total, time.monotonic() - self._started
         self._used = session.Usage(
-            spent.calls,
-            **{name: getattr(spent, name) for name in (*TOKENS, "estimated")},
+            llm_calls=spent.calls,
+            input_tokens=spent.input_tokens,
+            cached_tokens=spent.cached_tokens,
+            output_tokens=spent.output_tokens,
+            reasoning_tokens=spent.reasoning_tokens,
+            estimated=spent.estimated,
             cost=None if spent.cost is None else float(spent.cost),
             duration_ms=round(self._seconds * 1000),
         )

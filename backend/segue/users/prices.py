@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -62,12 +62,17 @@ class Tariff:
     price: Price | None = None
     answer_tokens: int = ANSWER_TOKENS
 
-    def charge(self, **taken: Any) -> Charge:
-        """Returns what a call takes that took these tokens, by the names that they have in a Charge."""
-        charge = Charge(self.model, **taken)
-        if self.price is None:
-            return charge
-        return replace(charge, cost=self.price.cost(charge.input_tokens, charge.cached_tokens, charge.output_tokens))
+    def charge(
+        self,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        cached_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        estimated: bool = False,
+    ) -> Charge:
+        cost = None if self.price is None else self.price.cost(input_tokens, cached_tokens, output_tokens)
+        return Charge(self.model, 1, input_tokens, cached_tokens, output_tokens, reasoning_tokens, estimated, cost)
 
     def at_most(self, input_tokens: int) -> Charge:
         """Returns what a call with this input takes if its answer is as long as can be."""

@@ -19,14 +19,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage, user_groups
 from segue.db.rows import OWNER_LOCK
 from segue.domain.field_types import doc
-from segue.domain.identity import COUNTS, SPEAKS_FOR, TOKENS, Charge
+from segue.domain.identity import SPEAKS_FOR, Charge
 
 Group = Literal["day", "model", "session", "user", "agent", "group"]
 ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
 
+_COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 BATCH: Final = 500
-_BOOKED = (*COUNTS, "unpriced_calls")
-_TOTALS = ("key", *TOKENS, "estimated", "cost", "cost_complete")
+_BOOKED = (*_COUNTS, "unpriced_calls")
+_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
 
 
 def _finite(cost: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -114,7 +115,7 @@ def charged(owner: str, charges: ChargesByDay) -> dict[str, Any]:
         {
             "day": day.isoformat(),
             "model": model,
-            **{name: getattr(charge, name) for name in COUNTS},
+            **{name: getattr(charge, name) for name in _COUNTS},
             "unpriced_calls": charge.calls if charge.cost is None else 0,
             "estimated": charge.estimated,
             "cost": None if charge.cost is None else str(charge.cost),
@@ -271,7 +272,7 @@ async def list_usage(
     statement = (
         sa.select(
             sa.func.nullif(key, "").label("key"),
-            *(sa.func.sum(usage.c[name]).cast(sa.BigInteger).label(name) for name in COUNTS),
+            *(sa.func.sum(usage.c[name]).cast(sa.BigInteger).label(name) for name in _COUNTS),
             sa.func.bool_or(usage.c.estimated).label("estimated"),
             sa.func.sum(_COST).cast(sa.Float).label("cost"),
             IS_COMPLETE.label("cost_complete"),
