@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from segue.db.rows import reader, without_defaults
-from segue.domain.plan import Step, new_plan
+from segue.domain.plan import Step
 from segue.domain.session import (
     AcknowledgementReport,
     MemoryReport,
@@ -20,15 +20,15 @@ from segue.domain.session import (
 )
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.turns.claims import Origin, TurnRequest
+from tests.support.plans import new_plan
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 PLAN = new_plan(
     "plan_1",
     goal="look",
-    origin_message_id="msg_1",
+    origin="msg_1",
     steps=[Step(1, "look", "find", {"x": 0}), Step(2, "write", None, None, requires_confirmation=True)],
-    created_at=NOON,
-    expires_at=NOON,
+    at=NOON,
 )
 STORED = [
     TurnReport(AcknowledgementReport(), None, WebSearchReport(), MemoryReport(), Usage(), "scripted"),

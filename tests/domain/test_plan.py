@@ -1,6 +1,6 @@
 """The moves of a plan: what the tables allow, and what can never happen."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import get_args
 
 import pytest
@@ -17,10 +17,10 @@ from segue.domain.plan import (
     Step,
     StepStatus,
     end,
-    new_plan,
     replace_open_steps,
     update_step,
 )
+from tests.support.plans import new_plan
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 STEP_STATUSES: tuple[StepStatus, ...] = get_args(StepStatus)
@@ -30,10 +30,9 @@ def plan_of(count: int) -> Plan:
     return new_plan(
         "plan_x",
         goal="goal",
-        origin_message_id="msg_x",
+        origin="msg_x",
         steps=[Step(number, f"step {number}", "tool", {}) for number in range(1, count + 1)],
-        created_at=NOW,
-        expires_at=NOW + timedelta(days=1),
+        at=NOW,
     )
 
 
@@ -88,10 +87,6 @@ def test_an_amended_plan_keeps_what_is_done_and_numbers_on() -> None:
         (1, "step 1", "complete"),
         (2, "other", "pending"),
     ]
-
-
-def test_nine_steps_in_are_five_kept() -> None:
-    assert len(plan_of(9).steps) == MAX_STEPS
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(STEP_STATUSES)), max_size=20))

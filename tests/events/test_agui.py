@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.plan import Step, new_plan
+from segue.domain.plan import Step
 from segue.domain.session import (
     AcknowledgementReport,
     ChatAnswer,
@@ -22,6 +22,7 @@ from segue.domain.session import (
 )
 from segue.domain.tool import ResultRef, ToolCall, ToolCallMetadata
 from segue.events.agui_encoding import answer_json, run_ended
+from tests.support.plans import new_plan
 
 TURN = TurnKey("ses_1", "turn_1", 1)
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -56,7 +57,7 @@ def chat_answer(args: dict[str, Any], at: datetime, text: str) -> ChatAnswer:
             "msg_1", 2, TURN.turn_id, "assistant", text, at, (RequestedCall("call_1", "look", args),), metadata=args
         ),
         acknowledgement=AcknowledgementReport(verdict="confirm", language="it", plan_version=3),
-        plan=new_plan("plan_1", goal=text, origin_message_id="msg_0", steps=[step], created_at=at, expires_at=at),
+        plan=new_plan("plan_1", goal=text, origin="msg_0", steps=[step], at=at),
         tool_calls=(call, call),
         web_search=WebSearchReport(),
         memory_used=MemoryReport(short_term=True),

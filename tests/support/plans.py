@@ -1,11 +1,13 @@
 """Plans as tests write them: steps on the shelf of `shelf.py`, and a conversation up to the question."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 
+from segue.domain.plan import Plan, Step
 from tests.support.provider import Provider, says
 from tests.support.service import Client
 
@@ -20,6 +22,21 @@ THREE_STEPS = [
     },
 ]
 ASK = "Cerca le cose di Rossi, poi leggi la prima e infine cancellala"
+
+
+def new_plan(plan_id: str, *, goal: str, origin: str, steps: Sequence[Step], at: datetime) -> Plan:
+    """A plan whose time is up at once."""
+    return Plan(
+        id=plan_id,
+        version=1,
+        goal=goal,
+        status="active",
+        current_step=1,
+        origin_message_id=origin,
+        expires_at=at,
+        created_at=at,
+        steps=tuple(steps),
+    )
 
 
 def planned(steps: list[dict[str, Any]]) -> Any:

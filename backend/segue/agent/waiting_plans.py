@@ -17,7 +17,7 @@ from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
 from segue.domain.approval_rule import WaitsFor
 from segue.domain.events import CallStarted, PlanChanged
 from segue.domain.ids import new_id
-from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, new_plan, page_call_id, update_step
+from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, page_call_id, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
@@ -54,13 +54,16 @@ async def offer_plan(
 
 def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step], plan_id: str | None = None) -> StoredPlan:
     now = context.clock()
-    plan = new_plan(
-        plan_id or new_id("plan", now),
+    plan = Plan(
+        id=plan_id or new_id("plan", now),
+        version=1,
         goal=goal[:500],
+        status="active",
+        current_step=1,
         origin_message_id=origin,
-        steps=steps,
-        created_at=now,
         expires_at=now + timedelta(seconds=context.settings.plan_ttl_s),
+        created_at=now,
+        steps=tuple(steps),
     )
     hashes = made_with(context, plan)
     return StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, made_with=hashes)

@@ -177,11 +177,6 @@ def page_call_id(plan_id: str, version: int, step_id: int) -> str:
     return f"{plan_id}:{version}:{step_id}"
 
 
-def new_plan(plan_id: str, *, steps: Sequence[Step], **fields: Any) -> Plan:
-    """Returns a plan at its first step, with as many steps as one may have. `fields` are its other ones."""
-    return Plan(id=plan_id, version=1, status="active", current_step=1, steps=tuple(steps[:MAX_STEPS]), **fields)
-
-
 def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) -> Plan:
     """Changes one step's status and fields, and the plan's status if it follows. Raises IllegalTransition. A step that
     failed fails the plan, and every step that has not started is skipped.

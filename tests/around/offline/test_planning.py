@@ -9,7 +9,8 @@ from langchain_core.messages import HumanMessage
 
 from segue.agent.prompts import AMENDER, PLANNER, with_notes, with_plan
 from segue.around.offline.offline_model import correct_plan
-from segue.domain.plan import Step, new_plan
+from segue.domain.plan import Step
+from tests.support.plans import new_plan
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TABLE = {
@@ -24,7 +25,7 @@ TABLE = {
 def corrected(reply: str, *args: dict[str, Any]) -> list[dict[str, Any]]:
     """The arguments of the steps that the reply makes of these, one call each."""
     steps = [Step(number, "Book", "book_table", each) for number, each in enumerate(args, start=1)]
-    plan = new_plan("plan_1", goal="a table", origin_message_id="msg_1", steps=steps, created_at=NOON, expires_at=NOON)
+    plan = new_plan("plan_1", goal="a table", origin="msg_1", steps=steps, at=NOON)
     said = with_notes(reply, f"It is {NOON:%A}, {NOON.date()}, {NOON:%H:%M} (UTC, +0000).")
     instruction = with_plan(f"{PLANNER}\n\n{AMENDER}", plan)
     made = json.loads(correct_plan([HumanMessage(f"{said}\n\n{instruction}")]))
