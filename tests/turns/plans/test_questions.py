@@ -101,3 +101,18 @@ async def test_the_offline_model_asks_with_what_is_known_too(settings: Settings,
         await client.chat(session, 'find items with query "lamp"')
         asked = (await client.chat(session, "delete item itm-2"))["message"]["content"]
     assert "`mcp_find_items` said of `itm-2`: `name: lamp 2`" in asked
+
+
+async def test_of_seven_calls_at_once_five_are_asked_about_and_the_model_asks_for_the_others_behind_them(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    wanted = [("mcp_delete_item", {"item_id": f"itm-{number}"}) for number in range(1, 8)]
+    session = await client.new_session()
+    provider.will(calls(*wanted))
+    asked = await client.chat(session, "Delete items 1 to 7")
+    assert [step["args"] for step in asked["plan"]["steps"]] == [args for _, args in wanted[:5]]
+    assert "A yes is for all 5." in asked["message"]["content"]
+    provider.will(calls(*wanted[5:]))
+    others = await client.chat(session, "yes")
+    assert effects == [f"delete itm-{number}" for number in range(1, 6)]
+    assert [step["args"] for step in others["plan"]["steps"]] == [args for _, args in wanted[5:]]
