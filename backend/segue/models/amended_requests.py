@@ -29,7 +29,6 @@ MAX_TIMES_LEARNED: Final = 3
 
 # Where a refusal counts the tools of the request; the list of functions is inside a tool where it has one.
 _PLACES: Final = (re.compile(r"\bfunction(?:_declaration)?s[\[./](\d+)"), re.compile(r"\btools[\[./](\d+)"))
-# A refusal of what goes back with a call may name the call's tool, which is not at fault.
 # The causes of a refusal of images or files.
 _CAUSES_OF_MEDIA: Final = frozenset({"refused", "not_found", "failing", "other_api"})
 _ABOUT: Final = {name: re.compile("|".join(words), re.IGNORECASE) for name, words in TABLE["about"].items()}
@@ -190,6 +189,7 @@ def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts
 def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
     """Returns the place of the tool that a refusal is about."""
     said = f"{refusal.parameter or ''} {refusal.message}"
+    # It may name the tool of a call that goes back, which is not at fault.
     if any(name in said for name in ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")):
         return None
     named = [name for name in offered if re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w-])", said)]

@@ -31,7 +31,6 @@ MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake
 # Of a large image, with the providers that say what it takes; and of a PDF with as many pages as are shown.
 MEDIA_TOKENS: Final = {"image_url": 1600, "file": 30 * 1600}
 MAX_NAME_CHARS: Final = 64
-# What models write around a tool's name or a call's arguments, from their own templates.
 _JSON = json.JSONDecoder(strict=False)
 _TIMES_ENCODED = 3  # JSON in a string in a string is the most that was seen
 
@@ -176,6 +175,7 @@ def written_call(name: str, args: str, opaque: Mapping[str, Any]) -> ModelCall:
 def sendable_name(name: str) -> str:
     """Returns a tool's name as every provider takes it back in a history: a model may make up any name."""
     name = name.strip()
+    # What models write before a name, from their own templates.
     for prefix in ("functions.", "function.", "functions:", "default_api.", "default_api:", "tools."):
         name = name.removeprefix(prefix)
     return NOT_IN_A_TOOL_NAME.sub("_", name.partition("<|")[0])[:MAX_NAME_CHARS] or "unnamed"

@@ -25,7 +25,6 @@ Hit = dict[str, str]
 MAX_TITLE_CHARS = 300
 MAX_URL_CHARS = 4_096  # what web_fetch takes
 MAX_ANSWER_BYTES = 2_000_000
-# ddgs asks several engines one after the other, each bounded by this.
 
 
 class _Result(BaseModel):
@@ -45,7 +44,7 @@ def web_search_tool(
     searxng_url: str | None,
     tavily_api_key: SecretStr | None,
     tavily_url: str = "https://api.tavily.com",
-    new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=5),  # noqa: B008 (makes none yet)
+    new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=5),  # noqa: B008 (makes none yet; 5 s for each engine)
     timeout_s: float = 20.0,
 ) -> Tool:
     """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found. Raises
