@@ -1,5 +1,6 @@
 """Every break can still be made, and names tests that are there: `make mutants` itself is not part of the suite."""
 
+import ast
 from collections.abc import Iterator
 from functools import cache
 
@@ -15,8 +16,12 @@ def text(path: str) -> str:
 
 def faults(broken: Break) -> Iterator[str]:
     try:
-        if broken.apply(text(broken.file)) == text(broken.file):
+        if (spoilt := broken.apply(text(broken.file))) == text(broken.file):
             yield "it changes nothing"
+        if broken.file.endswith(".py"):
+            ast.parse(spoilt)
+    except SyntaxError as error:
+        yield f"it is no Python any more: {error}"
     except ValueError as error:
         yield str(error)
     for test in broken.tests:
