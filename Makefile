@@ -147,8 +147,8 @@ $(MCP_SERVERS_NPM): tests/mcp/official/package.json tests/mcp/official/package-l
 mutants: install  ## break every promise in turn and see its tests fail; prints a table
 	$(BIN)/python -m tests.mutants
 
-chaos: install  ## two instances under load, killed and frozen, their stores restarted; an order has to explain what clients saw: make chaos [SECONDS=600 SEED=1]
-	$(BIN)/python -m tests.chaos chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+chaos: install  ## two instances under load, killed and frozen, their stores restarted; an order has to explain what clients saw: make chaos [SECONDS=600 SEED=1 PROCESSES=2]
+	$(BIN)/python -m tests.chaos chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) --processes $(or $(PROCESSES),1)
 
 soak: install  ## one instance under load for an hour; what it holds has to stay flat: make soak [SECONDS=3600 SEED=1]
 	$(BIN)/python -m tests.chaos soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))

@@ -40,6 +40,7 @@ class Weather:
     start: Starter
     histories: int = 0
     stays_flat: bool = True
+    processes: int = 1  # of each instance
 
 
 CHAOS = Weather(
@@ -59,6 +60,7 @@ CHAOS = Weather(
     histories=3,
 )
 ORDER = replace(CHAOS, faults={"kill": 9, "kill_all": 1}, histories=6, stays_flat=False)
+BEHIND_SUPERVISORS: Mapping[str, int] = {"kill_one_process": 20, "kill_supervisor": 4, "renew": 4}
 SOAK = Weather(1, {"restart_tools": 1}, calm_s=20.0, start=fresh)
 
 
@@ -77,7 +79,9 @@ class Run:
         weather, random = self._weather, self._random("site")
         async with (
             own_stores(folder) as urls,
-            site_on(urls, folder, random, instances=weather.instances, start=weather.start) as site,
+            site_on(
+                urls, folder, random, instances=weather.instances, start=weather.start, processes=weather.processes
+            ) as site,
         ):
             await self.through(site)
             async with site.stores() as stores:

@@ -15,6 +15,7 @@ from random import Random
 
 import asyncpg
 import httpx2
+import psutil
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
@@ -34,16 +35,20 @@ LEASE_S = 3
 GRACE_S = 5
 ANSWER_S = 8  # then a client asks another instance
 CONNECT_S = 1
+ENDS_WITHIN_S = GRACE_S + 5
 
 
 class Instance:
-    """`segue serve` on a port of its own. `process` is None while it is down."""
+    """`segue serve` on a port of its own, one process or several behind a supervisor. `process` is None while it is
+    down.
+    """
 
-    def __init__(self, environment: dict[str, str], start: Starter) -> None:
+    def __init__(self, environment: dict[str, str], start: Starter, processes: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self._environment = environment
         self._start = start
+        self._processes = processes
         self.process: Process | None = None
         self.errors: Counter[str] = Counter()
         timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -53,23 +58,48 @@ class Instance:
         )
 
     async def start(self) -> None:
-        command = ("serve", "--port", str(self._port))
-        process = Process(self._environment, command=command, start=self._start)
+        command = ("serve", "--port", str(self._port), "--processes", str(self._processes))
+        ready = "process_ready" if self._processes > 1 else "Uvicorn running on "
+        process = Process(self._environment, command=command, ready=ready, start=self._start)
         await asyncio.to_thread(process.start)
         self.process = process
 
     async def end(self, number: signal.Signals) -> None:
         """Raises subprocess.TimeoutExpired if it does not end."""
         if self.process is not None:
+            if number == signal.SIGKILL:
+                self.signal(number)
             process, self.process = self.process, None
             try:
                 await asyncio.to_thread(process.stop if number == signal.SIGTERM else process.kill)
             finally:
                 self.errors.update(_errors(process.log))
 
-    def signal(self, number: signal.Signals) -> None:
+    async def lose_supervisor(self) -> None:
+        """Kills it, and returns once its processes have ended. Raises psutil.TimeoutExpired if they do not."""
         if self.process is not None:
-            os.kill(self.process.pid, number)
+            served = self._served()
+            process, self.process = self.process, None
+            await asyncio.to_thread(process.kill)
+            self.errors.update(_errors(process.log))
+            for each in served:
+                await asyncio.to_thread(each.wait, ENDS_WITHIN_S)
+
+    def signal(self, number: signal.Signals, *, to_supervisor: bool = True, to_all: bool = True) -> None:
+        """To the supervisor, and to the processes behind it: `to_all` of them or the first."""
+        if self.process is not None:
+            served = self._served()
+            for each in served if to_all else served[:1]:
+                with suppress(psutil.NoSuchProcess):
+                    each.send_signal(number)
+            if to_supervisor:
+                os.kill(self.process.pid, number)
+
+    def _served(self) -> list[psutil.Process]:
+        """The processes behind the supervisor."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children() if self.process and self._processes > 1 else []
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +152,7 @@ async def own_stores(folder: Path) -> AsyncIterator[ServerUrls]:
 
 @asynccontextmanager
 async def site_on(
-    urls: ServerUrls, folder: Path, random: Random, *, instances: int, start: Starter
+    urls: ServerUrls, folder: Path, random: Random, *, instances: int, start: Starter, processes: int = 1
 ) -> AsyncIterator[Site]:
     """Leaving it is kill -9. Raises AssertionError if the model was sent an invalid history."""
     ledger, config = Ledger(), folder / "mcp.json"
@@ -148,7 +178,7 @@ async def site_on(
         settings = Settings(
             _env_file=None, database_url=SecretStr(urls.database_url), redis_url=SecretStr(urls.redis_url)
         )
-        made = [Instance(environment, start) for _ in range(instances)]
+        made = [Instance(environment, start, processes) for _ in range(instances)]
         site = Site(folder / "data", settings, provider, tools, ledger, made)
         for instance in made:
             stack.push_async_callback(instance.client.http.aclose)

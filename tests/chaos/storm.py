@@ -1,6 +1,7 @@
 """Faults, one after the other: instances killed, ended and stopped, Redis emptied and killed, PostgreSQL restarted."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import time
@@ -9,11 +10,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
 
-from tests.chaos.site import GRACE_S, LEASE_S, Instance, Site
+import psutil
+
+from tests.chaos.site import ENDS_WITHIN_S, LEASE_S, Instance, Site
 
 POSTGRES, REDIS = "postgres/postmaster.pid", "redis.pid"
 DOWN_S = 1.0  # at most, before an instance is started again
-ENDS_WITHIN_S = GRACE_S + 5
 
 
 class Storm:
@@ -44,6 +46,24 @@ class Storm:
         instances = self._site.instances
         await asyncio.gather(*(instance.end(signal.SIGKILL) for instance in instances))
         await asyncio.gather(*map(self._start, instances))
+
+    async def kill_one_process(self) -> None:
+        """Of those behind a supervisor, which replaces it."""
+        self._one().signal(signal.SIGKILL, to_supervisor=False, to_all=False)
+
+    async def kill_supervisor(self) -> None:
+        instance = self._one()
+        try:
+            await instance.lose_supervisor()
+        except psutil.TimeoutExpired:
+            self._site.ledger.wrong("a process does not end without its supervisor")
+        await self._start(instance)
+
+    async def renew(self) -> None:
+        """The processes behind a supervisor, one after the other."""
+        instance = self._one()
+        if instance.process is not None:
+            os.kill(instance.process.pid, signal.SIGHUP)
 
     async def terminate(self) -> None:
         instance, started = self._one(), time.monotonic()
