@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import messages, sessions
+from segue.db.models import QUEUED, messages, sessions, turns
 from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
 from segue.domain.errors import existing
 from segue.domain.ids import is_id, new_id
@@ -25,7 +25,7 @@ from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words
 from segue.memory.history_window import provider_valid
 
-_SPEAKERS = ("user", "assistant")
+_SPEAKERS: Final[tuple[Role, ...]] = ("user", "assistant")
 MAX_SEQ = 2**63 - 1
 STEERED = "steered"  # in the metadata of a message that came while its turn ran
 BY_PROGRAM = "by_program"  # in that of one in which a program speaks in the user's place
@@ -262,9 +262,8 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
 async def recent_user_messages(
     connection: AsyncConnection, owner: str, session_id: str, *, limit: int = 10
 ) -> list[Message]:
-    """Returns the user's last messages in a session, newest first."""
-    said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role == "user").order_by(messages.c.seq.desc())
-    return await _read(connection, said.limit(limit))
+    """Returns the user's last messages in a session, newest first, as `recent_texts` does."""
+    return await recent_texts(connection, owner, session_id, limit=limit, roles=("user",))
 
 
 def said_by_user(message: Message) -> str:
@@ -275,10 +274,15 @@ def said_by_user(message: Message) -> str:
     return own_words(str(message.content)) if is_theirs else ""
 
 
-async def recent_texts(connection: AsyncConnection, owner: str, session_id: str, *, limit: int) -> list[Message]:
-    """Returns what the user and the assistant last said to each other in a session, newest first."""
-    said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(_SPEAKERS)).order_by(messages.c.seq.desc())
-    return await _read(connection, said.limit(limit))
+async def recent_texts(
+    connection: AsyncConnection, owner: str, session_id: str, *, limit: int, roles: Sequence[Role] = _SPEAKERS
+) -> list[Message]:
+    """Returns what the user and the assistant last said to each other in a session, newest first. A message whose turn
+    still waits is not said yet: nothing in it agrees to, or asks for, what the turn before it does.
+    """
+    waits = sa.exists().where(turns.c.id == messages.c.turn_id, turns.c.status == QUEUED)
+    said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(roles), ~waits)
+    return await _read(connection, said.order_by(messages.c.seq.desc()).limit(limit))
 
 
 def _owned(owner: str, session_id: str) -> sa.Select[Any]:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from segue.config import Settings
 from tests.support.facts import all_taken_in, known, notes, tell
@@ -157,3 +158,29 @@ async def test_a_search_finds_the_users_own_facts_and_leaves_no_copy_behind(
         assert answer["tool_calls"] == []
         assert [row["role"] for row in await client.messages(session)] == ["user", "assistant"]
         assert (await stores.rows())["tool_calls"] == 0
+
+
+async def test_messages_that_wait_behind_a_turn_neither_hide_nor_say_what_its_own_asks(
+    client: Client, provider: Provider
+) -> None:
+    await tell(client, "I live in Rome")
+    await tell(client, "Anna is my sister")
+    session = await client.new_session()
+    gone = {"facts": ["I live in Rome"]}, {"facts": ["Anna is my sister"]}
+
+    def sending(*texts: str, **args: Any) -> Any:
+        async def forgets(_: dict[str, Any]) -> Response:
+            for text in texts:
+                assert (await client.send(session, text, background=True)).json()["status"] == "queued"
+            return calls(("forget", args))
+
+        return forgets
+
+    provider.will(sending("Hello", "Hello?", **gone[0]), says("Done."), says("Hi."), says("Hi!"))
+    await client.chat(session, "Forget that I live in Rome")
+    await client.ended(session, 3)
+    assert await known(client) == ["Anna is my sister"]
+    provider.will(sending("Forget that Anna is my sister", **gone[1]), says("No."), says("Yes?"))
+    await client.chat(session, "What do you know of me?")
+    await client.ended(session, 5)
+    assert await known(client) == ["Anna is my sister"]

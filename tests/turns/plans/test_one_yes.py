@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from segue.config import Settings
 from tests.support.plans import ASK, deletion, offered, planned, reads
@@ -266,6 +267,22 @@ async def test_an_id_that_only_a_tool_told_or_of_another_record_is_asked_about(
         answer = await client.chat(session, "yes, delete it")
         assert answer["message"]["content"].startswith(f"Not shown before: `item_id: itm-{number}`")
     assert effects == []
+
+
+async def test_a_message_that_waits_behind_the_yes_names_nothing_for_it(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Togli itm-1", said="Vuoi che lo cancelli?")
+
+    async def asked_meanwhile(_: dict[str, Any]) -> Response:
+        sent = await client.send(session, "Che cos'è itm-2?", background=True)
+        assert sent.json()["status"] == "queued", sent.text
+        return calls(delete(2))
+
+    provider.will(asked_meanwhile, reads("none"), says("Un vaso."))
+    answer = await client.chat(session, "sì, grazie")
+    assert (answer["plan"]["steps"][0]["args_origin"], effects) == ({"item_id": "model"}, [])
+    await client.ended(session, 3)
 
 
 @pytest.mark.in_turns(2)
