@@ -96,11 +96,15 @@ async def test_a_process_that_is_killed_is_replaced_and_its_turn_goes_on(
 async def test_a_hangup_renews_one_process_after_the_other_and_loses_no_request(settings: Settings) -> None:
     async with two_serving(settings) as (served, client):
         renewed = asyncio.Event()
+        farewells = 0  # a client that is not told may ask just when its connection is closed
 
         async def ask_on() -> int:
+            nonlocal farewells
             asked = 0
             while not renewed.is_set():
-                assert (await client.http.get("/health/live")).status_code == 200
+                answer = await client.http.get("/health/live")
+                assert answer.status_code == 200
+                farewells += answer.headers.get("connection") == "close"
                 asked += 1
             return asked
 
@@ -111,6 +115,7 @@ async def test_a_hangup_renews_one_process_after_the_other_and_loses_no_request(
         await asyncio.to_thread(served.wait_for, "process_left", times=2)
         renewed.set()
         assert min(await asyncio.gather(*clients)) > 0
+        assert farewells
         metrics = (await client.http.get("/metrics")).text
         assert set(re.findall(r'segue_turn_places{process="(\d+)"}', metrics)) == {"0", "1"}
         assert {entry["pid"] for entry in said(served, "process_left")} == set(first)

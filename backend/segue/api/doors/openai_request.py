@@ -54,7 +54,7 @@ _OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "functio
 
 def _with_role(message: Json) -> Json:
     role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
+    if role not in _ROLES:
         raise ValueError(f"There is no role {str(role)[:50]!r}: there are {', '.join(_ROLES)}.")
     return message
 
