@@ -241,7 +241,7 @@ async def test_a_key_that_is_no_log_hides_no_other_log(redis_url: str, redis: Re
     streams = Streams(RedisServer(redis_url))
     await redis.rpush(turn_events_key(TURN.session_id, TURN.turn_id), "no stream")
     await streams.append([Batch(turn, last=1, body=b"1 {}\n", opens=True) for turn in (TURN, other)])
-    assert await streams.read({TURN: 0, other: 0}) == {other: [b"1 {}\n"]}
+    assert await streams.read({TURN: 0, other: 0}) == {other: [(1, b"1 {}\n")]}
     assert await streams.read({TURN: 0}) is None
     assert not streams.degraded
     await streams.close()
@@ -455,6 +455,19 @@ async def test_what_was_written_twice_is_told_once_and_what_is_not_ours_not_at_a
         await redis.xadd(key, {"other": "1"}, id="5-0")
         here.end(TURN, turn_errors.of("turn_interrupted"))
         assert [entry.position for entry in await followed(there)] == [1, 2, 3, END]
+
+
+async def test_an_attempt_goes_on_behind_what_is_not_ours_at_the_end_of_the_log(
+    settings: Settings, redis: Redis
+) -> None:
+    async with log_of(settings) as dead, log_of(settings) as alive:
+        await dead.open(TURN, epoch=1, stream=False)
+        key = await written(redis, TURN.session_id, TURN.turn_id, 1)
+        await redis.xadd(key, {"events": "no line of ours\n"}, id="5-0")
+        async with asyncio.timeout(PATIENCE_S):
+            await alive.open(TURN, epoch=2, stream=False)
+        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        assert [entry.position for entry in await followed(alive)] == [1, ATTEMPT + 1, END]
 
 
 async def test_a_reader_that_falls_behind_gets_what_it_has_missed_in_one_part(settings: Settings) -> None:

@@ -31,6 +31,7 @@ MAX_LOG_ENTRIES = 4096
 MAX_FEED_ENTRIES = 1000
 FEED_STEP = 1000  # from the position of one millisecond's first entry of a feed to the next one's
 READ_COUNT = 256
+READ_BLOCK_MS, FEED_BLOCK_MS = 50, 200
 # The budget of a process; docs/deployment.md adds it up.
 CACHE_CONNECTIONS = 8
 STREAM_CONNECTIONS = 4
@@ -204,19 +205,22 @@ class Streams(_Client):
             pipeline.execute_command("XADD", user_feed_key(user), *bound, "*", "event", event)
         return await self._server.answer(partial(pipeline.execute, raise_on_error=False)) is not None
 
-    async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[bytes]] | None:
+    async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[tuple[int, bytes]]] | None:
         """Returns by turn the batches after a position; waits READ_BLOCK_MS for some. None if Redis is away."""
         turns = {turn_events_key(turn.session_id, turn.turn_id).encode(): turn for turn in after}
         ids = [f"{after[turn]}-0" for turn in turns.values()]
-        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", 50, "STREAMS", *turns, *ids)
+        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", READ_BLOCK_MS, "STREAMS", *turns, *ids)
         if answer is None and (self.degraded or len(after) == 1):
             return None
         if answer is None:  # one of the keys is no stream: that log counts as lost, the others do not
-            found: dict[TurnKey, list[bytes]] = {}
+            found: dict[TurnKey, list[tuple[int, bytes]]] = {}
             for turn, position in after.items():
                 found |= await self.read({turn: position}) or {}
             return found
-        return {turns[key]: [fields.get(b"events", b"") for _, fields in entries] for key, entries in answer}
+        return {
+            turns[key]: [(int(at.partition(b"-")[0]), fields.get(b"events", b"")) for at, fields in entries]
+            for key, entries in answer
+        }
 
     async def mark_watched(self, turn: TurnKey) -> None:
         """Asks the process that runs a turn to emit the model's words as they come, because a reader follows it."""
@@ -256,7 +260,7 @@ class Streams(_Client):
         """
         users = {user_feed_key(user).encode(): user for user in after}
         ids = map(_id, after.values())
-        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", 200, "STREAMS", *users, *ids)
+        answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", FEED_BLOCK_MS, "STREAMS", *users, *ids)
         if answer is None:
             return None
         return {

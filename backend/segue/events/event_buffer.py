@@ -65,6 +65,7 @@ class EventBuffer:
         self.end = end_of(turn)
         self.entries: list[Entry] = []
         self.saved = 0  # how many of the entries are in Redis
+        self.passed = 0  # the position of what was last read there, also if it was no event
         self.renew_at = 0.0  # from when on the log is to be kept for longer
         self.followers = 0
         self.token_followers = 0
@@ -84,6 +85,10 @@ class EventBuffer:
     def last(self) -> int:
         """The position of the last entry; that before the first one if there is none."""
         return self.entries[-1].position if self.entries else self.end - END
+
+    @property
+    def read_to(self) -> int:
+        return max(self.last, self.passed)
 
     @property
     def complete(self) -> bool:

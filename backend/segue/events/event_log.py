@@ -197,7 +197,7 @@ class EventLog:
         later attempt continues the log of the one before and closes what that left open, since a run starts once.
         """
         buffer = self._buffer(turn)
-        while epoch > 1 and (found := await self._streams.read({turn: buffer.last})):
+        while epoch > 1 and (found := await self._streams.read({turn: buffer.read_to})):
             _append_lines(buffer, found[turn])
         buffer.published_here = True
         buffer.saved = len(buffer.entries)
@@ -361,7 +361,7 @@ class EventLog:
                 self._someone_follows.clear()
                 continue
             # blocks for 50 ms at most: a log that is followed from now on needs no way to interrupt the read
-            found = await self._streams.read({buffer.turn: buffer.last for buffer in buffers})
+            found = await self._streams.read({buffer.turn: buffer.read_to for buffer in buffers})
             for buffer in buffers:
                 buffer.loaded, buffer.redis_lost = True, found is None
                 _append_lines(buffer, (found or {}).get(buffer.turn, ()))
@@ -420,9 +420,10 @@ def _batch(buffer: EventBuffer) -> Batch:
     )
 
 
-def _append_lines(buffer: EventBuffer, bodies: Sequence[bytes]) -> None:
+def _append_lines(buffer: EventBuffer, batches: Sequence[tuple[int, bytes]]) -> None:
     """Skips a line that is not `position event`, or whose event cannot be read: it counts as missing."""
-    for body in bodies:
+    for position_read, body in batches:
+        buffer.passed = position_read
         for line in body.splitlines():
             position, _, event = line.partition(b" ")
             at = int(position) if position.isdigit() and len(position) <= MAX_DIGITS else None
