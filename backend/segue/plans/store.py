@@ -276,12 +276,13 @@ async def decide(
     filled in if it asks for that. A no to what it asks is told to its tool, if the call may be made again without a
     yes; else it cancels the plan like any no.
 
-    Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits.
+    Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits or one was chosen that does not.
     """
     step = stored.plan.waiting_step
     if stored.plan.expires_at <= now:
         return await swap(connection, stored, end(stored.plan, "expired"))
-    if step is None:
+    waiting = {each.id for each in stored.plan.waiting_steps}
+    if step is None or not waiting.issuperset(chosen or ()):
         raise StalePlan
     asked = question_of_step(stored.answers, step.id) if step.asks else None
     if decision == "reject" and not (asked and asked.may_repeat):
@@ -296,7 +297,7 @@ async def decide(
         typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
     moved = approve(stored.plan, chosen, **typed)
-    grant = (turn_id, max(each.id for each in stored.plan.waiting_steps))
+    grant = (turn_id, max(waiting))
     first, tool_hash = moved.next_step, stored.tool_hash
     if first is not None and first.id != step.id:  # the yes is not for the one whose tool was noted as shown
         tool_hash = stored.made_with.get(first.tool or "")

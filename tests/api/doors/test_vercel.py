@@ -189,6 +189,34 @@ async def test_a_chat_is_of_its_user(settings: Settings, provider: Provider) -> 
             ] * 3
 
 
+async def test_an_approval_of_a_step_that_does_not_wait_decides_nothing(shelved: Client, provider: Provider) -> None:
+    wanted = [("mcp_delete_item", {"item_id": f"itm-{number}"}) for number in (1, 2)]
+    provider.will(calls(*wanted))
+    await chunks(shelved, said("Delete 1 and 2"))
+    session = (await shelved.get("/sessions"))["items"][0]["id"]
+    plan = (await shelved.get(f"/sessions/{session}"))["pending_plan"]
+
+    def decided(step: int, *, approved: bool) -> dict[str, Any]:
+        call_id = f"{plan['id']}:{plan['version']}:{step}"
+        approval = {"id": call_id, "approved": approved}
+        return {
+            "type": "dynamic-tool",
+            "toolName": wanted[0][0],
+            "toolCallId": call_id,
+            "state": "approval-responded",
+            "input": wanted[0][1],
+            "approval": approval,
+        }
+
+    parts = [decided(1, approved=False), decided(2, approved=False), decided(5, approved=True)]
+    message = {"id": "1", "role": "assistant", "parts": parts}
+    headers = {"X-AI-SDK-Version": "7"}
+    body = {"id": CHAT, "messages": [said("Delete 1 and 2"), message]}
+    refused = await shelved.http.post("/api/chat", json=body, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (409, "plan_changed"), refused.text
+    assert (await shelved.get(f"/sessions/{session}"))["pending_plan"] == plan
+
+
 PAINT = {"description": "Paints.", "inputSchema": {"type": "object", "properties": {"colour": {"type": "string"}}}}
 PAINTS = {"body": {"tools": {"paint": PAINT}}}
 RED = ("paint", {"colour": "red"})
