@@ -157,6 +157,8 @@ async def test_every_changed_value_a_gap_another_order_and_a_cut_are_found(
     assert faults(page | {"items": [first, third, last]})
     assert faults(page | {"items": [second, first, third, last]})
     assert faults(page | {"items": [first, second, third]})
+    assert faults(page | {"items": []})
+    assert faults({"items": [], "head": None}) == []
     cut = {name: third[name] for name in ("number", "hash", "signature", "signed_by")}
     assert faults(page | {"items": [first, second, third], "head": cut})
     assert faults(page | {"items": [{**last, "signature": None, "signed_by": None}]})

@@ -101,7 +101,8 @@ def faults_in(receipts: Sequence[Receipt], head: ChainHead | None, *, keys: Sequ
         }
         faults += [f"receipt {each.number} ({each.tool_call_id}) {fault}" for fault, there in found.items() if there]
         previous = each.hash
-    if receipts and (head is None or (head.number, head.hash) != (len(receipts), previous)):
+    last = (len(receipts), previous) if receipts else None
+    if last != ((head.number, head.hash) if head else None):
         faults.append("the file ends before the last receipt, or has no `head`")
     elif receipts and head and is_signed and not _is_signed(head, keys, receipts[0].session_id, head.number, head.hash):
         faults.append("the head has no signature that holds")

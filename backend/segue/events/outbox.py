@@ -223,7 +223,7 @@ async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
     dropped = sa.delete(webhook_events).where(*_is_ours(event)).returning(columns.id).cte("dropped")
     statement = sa.select(dropped.c.id)
     if event.has_failed:
-        behind = sa.update(webhook_events).where(columns.session_id == event.session_id, columns.id != event.id)
+        behind = sa.update(webhook_events).where(_is_of_session(event), columns.id != event.id)
         due_now = behind.where(sa.exists(sa.select(dropped.c.id))).values(due_at=sa.func.now())
         statement = statement.add_cte(due_now.cte("behind"))
     return (await connection.execute(statement)).one_or_none() is not None
@@ -235,7 +235,7 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
     is_it = columns.id == event.id
     await connection.execute(
         sa.update(webhook_events)
-        .where(is_it | (columns.session_id == event.session_id))
+        .where(is_it | _is_of_session(event))
         .where(sa.exists().where(ours.c.id == event.id, ours.c.tries == event.tries))
         .values(
             due_at=due_in(wait_s),
@@ -244,6 +244,11 @@ async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *
             failed_at=sa.case((is_it, sa.func.now()), else_=columns.failed_at),
         )
     )
+
+
+def _is_of_session(event: DueEvent) -> sa.ColumnElement[bool]:
+    """Holds for none if the event has no session: such events wait for no other."""
+    return webhook_events.c.session_id == sa.literal(event.session_id, webhook_events.c.session_id.type)
 
 
 async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: float) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -366,6 +367,29 @@ async def test_a_process_whose_claim_has_lapsed_changes_nothing_of_an_event_that
             assert not await drop(connection, lapsed)
             assert await stores.database.fetchrow("SELECT * FROM webhook_events") == before
             assert await drop(connection, current)
+    finally:
+        await database.close()
+
+
+async def test_events_without_a_session_wait_for_no_other_and_are_held_back_by_none(
+    told: Settings, stores: Stores
+) -> None:
+    assert told.database_url is not None
+    database = Database(told.database_url.get_secret_value())
+    kept = "SELECT due_at, leased_until, failure FROM webhook_events WHERE id = 'evt_2'"
+    try:
+        async with database.autocommit() as connection:
+            await tool_failed(connection, "evt_1", "mcp_get_item")
+            await tool_failed(connection, "evt_2", "mcp_find_items")
+            first, second = [await claim_due(connection, lease_s=30) for _ in range(2)]
+            assert first is not None
+            assert second is not None
+            before = await stores.database.fetchrow(kept)
+            await postpone(connection, first, "HTTP 500", wait_s=600)
+            assert await stores.database.fetchrow(kept) == before
+            assert await drop(connection, replace(first, has_failed=True))
+            assert await stores.database.fetchrow(kept) == before
+            assert await drop(connection, second)
     finally:
         await database.close()
 
