@@ -219,6 +219,24 @@ async def test_what_left_the_history_what_waits_and_what_was_remembered_stays_be
         assert (await client.get(f"/sessions/{session}/plan"))["id"] == waiting["id"]
 
 
+async def test_an_approved_call_of_a_fork_names_the_question_and_the_yes_of_the_fork(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings, tools=[burn]) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        provider.will(calls(("burn", {"item": "desk"})), says("Burnt."))
+        await client.chat(session, "burn the desk")
+        await client.chat(session, "yes")
+        before = await client.messages(session)
+        made = (await forked(client, session, before[-1]))["id"]
+        copied = await client.messages(made)
+        assert ids_in(copied).isdisjoint(ids_in(before))
+        assert "approved_by" in str(copied)
+        named = "SELECT approval->>'message_id', effect->>'asked_in' FROM tool_calls WHERE session_id = $1"
+        asked, said = copied[1]["turn_id"], next(each["id"] for each in copied if each["content"] == "yes")
+        assert tuple(await stores.database.fetchrow(named, made)) == (said, asked)
+
+
 async def test_what_cannot_be_forked_is_refused_and_nothing_is_made(
     settings: Settings, client: Client, provider: Provider
 ) -> None:

@@ -37,9 +37,10 @@ _FORKED_FROM = sa.bindparam("forked_from", type_=JSONB)
 _FIRST_PART = "[0-9a-z]{13}"
 # In what a turn reports: its plan, the calls of the plan's steps, and where their arguments came from.
 _ORIGINS = '": "(?:(?:message|program|quoted):msg|result:call)_'
-_REPORTED = f'("(?:tool_call_id|origin_message_id|plan_id)": "(?:call|msg|plan)_|"id": "plan_|{_ORIGINS})'
+_REPORTED = f'("(?:tool_call_id|message_id|origin_message_id|plan_id)": "(?:call|msg|plan)_|"id": "plan_|{_ORIGINS})'
 _LISTED = '("tool_call_id":"call_)'
 _CARRIED, _READ = '("id": "att_)', '("attachment_id": "att_)'
+_APPROVED, _ASKED = '("message_id": "msg_)', '("asked_in": "turn_)'
 
 
 async def fork_session(
@@ -110,6 +111,10 @@ def _own_ids(found_in: sa.ColumnElement[Any], before: str, flags: str = "g") -> 
     return sa.func.regexp_replace(found_in, before + _FIRST_PART, sa.literal("\\1", sa.Text).concat(_OWN), flags)
 
 
+def _own_json(column: sa.ColumnElement[Any], before: str) -> sa.ColumnElement[Any]:
+    return sa.cast(_own_ids(sa.cast(column, sa.Text), before), JSONB)
+
+
 def _copied(
     table: sa.Table, changed: Mapping[str, Any], *, own: Collection[str] = (), left_out: str = ""
 ) -> tuple[list[str], list[Any]]:
@@ -147,7 +152,7 @@ def _turns() -> sa.Insert:
     """A turn that the cut divides ended there: it may be run again. No plan of the other session is decided on here."""
     is_divided = turns.c.id == _CUT_TURN
     unplanned = {"decided_plan_id": None, "shown_plan": None, "amends": False}
-    report = sa.cast(_own_ids(sa.cast(turns.c.report, sa.Text), _REPORTED), JSONB)
+    report = _own_json(turns.c.report, _REPORTED)
     names, values = _copied(
         turns,
         {
@@ -195,7 +200,7 @@ def _messages() -> sa.Insert:
             "content": sa.case((messages.c.role == "tool", reference), else_=messages.c.content),
             "tool_calls": sa.case((is_list, calls), else_=messages.c.tool_calls),
             "opaque": sa.case((sa.and_(messages.c.turn_id == _CUT_TURN, is_list), sa.null()), else_=messages.c.opaque),
-            "attachments": sa.cast(_own_ids(sa.cast(messages.c.attachments, sa.Text), _CARRIED), JSONB),
+            "attachments": _own_json(messages.c.attachments, _CARRIED),
         },
         own=["id", "turn_id", "tool_call_id"],
     )
@@ -215,12 +220,14 @@ def _attachments() -> sa.Insert:
 
 
 def _calls() -> sa.Insert:
-    read = sa.cast(_own_ids(sa.cast(tool_calls.c.args, sa.Text), _READ), JSONB)
+    read = _own_json(tool_calls.c.args, _READ)
     names, values = _copied(
         tool_calls,
         {
             "args": sa.case((tool_calls.c.tool_name == session.READ_ATTACHMENT, read), else_=tool_calls.c.args),
-            "covered": sa.cast(_own_ids(sa.cast(tool_calls.c.covered, sa.Text), f"({_ORIGINS})"), JSONB),
+            "covered": _own_json(tool_calls.c.covered, f"({_ORIGINS})"),
+            "approval": _own_json(tool_calls.c.approval, _APPROVED),
+            "effect": _own_json(tool_calls.c.effect, _ASKED),
         },
         own=["id", "turn_id", "message_id", "plan_id", "settled_by"],
         left_out="seq",
