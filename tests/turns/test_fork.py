@@ -235,6 +235,8 @@ async def test_an_approved_call_of_a_fork_names_the_question_and_the_yes_of_the_
         named = "SELECT approval->>'message_id', effect->>'asked_in' FROM tool_calls WHERE session_id = $1"
         asked, said = copied[1]["turn_id"], next(each["id"] for each in copied if each["content"] == "yes")
         assert tuple(await stores.database.fetchrow(named, made)) == (said, asked)
+        ran = "SELECT count(*) FROM turns WHERE session_id = $1 AND (run IS NOT NULL OR timeline IS NOT NULL)"
+        assert [await stores.database.fetchval(ran, each) for each in (session, made)] == [2, 0]
 
 
 async def test_what_cannot_be_forked_is_refused_and_nothing_is_made(

@@ -173,6 +173,23 @@ async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_
         assert (turn["answer"]["usage"], len(await client.messages(old["session_id"]))) == (old["usage"], 2)
 
 
+async def test_details_of_a_turn_that_was_run_again_go_after_the_days_since_then(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    detailed = "SELECT array_agg(id) FROM turns WHERE run IS NOT NULL OR timeline IS NOT NULL"
+    async with running(settings.model_copy(update={**QUICK, "turn_details_ttl_days": 30}), clock=clock) as client:
+        provider.will(says("one"), says("two"))
+        again, once = [(await client.chat(await client.new_session(), "hello"))["turn_id"] for _ in range(2)]
+        assert set(await stores.database.fetchval(detailed)) == {again, once}
+        await stores.database.execute(
+            "UPDATE turns SET finished_at = finished_at + '20 d'::interval WHERE id = $1", again
+        )
+        clock.now += timedelta(days=31)
+        await stores.until(f"SELECT ({detailed}) = ARRAY['{again}']")
+        clock.now += timedelta(days=20)
+        await stores.until(f"SELECT ({detailed}) IS NULL")
+
+
 async def test_what_grows_is_kept_for_ever_but_the_audit_unless_a_time_is_set(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:

@@ -162,9 +162,7 @@ def _turns() -> sa.Insert:
             "report": sa.case((is_divided, sa.null()), else_=report),
             "error": sa.case((is_divided, sa.literal(error_row(turn_errors.of("forked")), JSONB)), else_=turns.c.error),
             "error_extra": sa.case((is_divided, sa.null()), else_=turns.c.error_extra),
-            "idempotency_key": sa.null(),
-            "body_hash": sa.null(),
-            "facts_due_at": sa.null(),
+            **dict.fromkeys(("idempotency_key", "body_hash", "facts_due_at", "run", "timeline"), sa.null()),
         },
         own=["id"],
     )

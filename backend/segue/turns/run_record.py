@@ -286,11 +286,15 @@ async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before:
     ids = (await connection.execute(looked.order_by(turns.c.id).limit(DETAILS_BATCH))).scalars().all()
     if not ids:
         return 0
-    old = select(turns.c.id).where(turns.c.id.in_(ids), turns.c.run.is_not(None) | turns.c.timeline.is_not(None))
+    has_details = turns.c.id.in_(ids), turns.c.run.is_not(None) | turns.c.timeline.is_not(None)
+    old = select(turns.c.id).where(*has_details)
     locked = old.where(turns.c.finished_at < before).with_for_update(skip_locked=True).cte("locked")
     forgotten = update(turns).where(turns.c.id.in_(select(locked.c.id))).values(run=null(), timeline=null())
     count = (await connection.execute(forgotten)).rowcount
-    await cache.set_json(DETAILS_DROPPED_KEY, ids[-1], ttl_s=DETAILS_DROPPED_TTL_S)
+    # Not beyond one that is locked, or was run again since: it is looked at another time.
+    left = await connection.scalar(select(func.min(turns.c.id)).where(*has_details))
+    up_to = max((each for each in ids if left is None or each < left), default=after)
+    await cache.set_json(DETAILS_DROPPED_KEY, up_to, ttl_s=DETAILS_DROPPED_TTL_S)
     return count
 
 
