@@ -127,7 +127,7 @@ def _what(fault: Any) -> str:
         of, keys = ("a rule", RULE_KEYS) if "approvals" in fault["loc"] else ("an agent", KEYS)
         return f"is no key of {of}. There are {', '.join(keys)}"
     if fault["type"] == "string_pattern_mismatch":
-        return "should be one line that begins with a letter, not a space"
+        return "should be one line that does not begin with a space"
     return str(fault["msg"]).replace("Input should", "should")
 
 

@@ -109,7 +109,7 @@ def create_app(
 
 
 async def run_worker(settings: Settings, stop: asyncio.Event, started: Callable[[Services], Awaitable[None]]) -> None:
-    """Runs turns that other processes accept, until `stop` is set. Once it does, `started` gets its parts."""
+    """Runs turns that other processes accept, until `stop` is set. `started` is given its parts once it runs them."""
     use_folder(settings.language_dir)
     async with AsyncExitStack() as stack:
         services = await start(stack, settings)

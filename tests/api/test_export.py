@@ -159,6 +159,18 @@ async def test_a_turn_that_still_runs_is_left_out(client: Client, provider: Prov
     assert len((await exported(client, session))["turns"]) == 2
 
 
+async def test_a_turn_that_leaves_the_history_while_it_is_read_is_left_out(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
+    provider.will(says("one"), says("two"))
+    session = await client.new_session()
+    await client.chat(session, "Hello")
+    left = await client.chat(session, "Hello?")
+    async with looking_into(settings) as stores:
+        await stores.database.execute("UPDATE messages SET branch = 'br_1' WHERE turn_id = $1", left["turn_id"])
+    assert [turn["answer"] for turn in (await exported(client, session))["turns"]] == ["one"]
+
+
 async def test_a_session_without_a_turn_has_nothing_to_export(client: Client) -> None:
     response = await client.http.get(f"/sessions/{await client.new_session()}/export")
     assert (response.status_code, response.json()["code"]) == (409, "nothing_to_export")

@@ -239,7 +239,7 @@ tool_calls = _table(
     _index("tool_calls_message_id_idx", "message_id"),
 )
 
-receipts = _table(  # stay when their session is deleted
+receipts = _table(  # stay, without their contents, when their user is erased, and go with their session
     "receipts",
     *_key(session_id=ID, number=Integer),
     *_needed(tool_call_id=ID, content_hash=Text, previous=Text, hash=Text),

@@ -46,9 +46,9 @@ class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
 
     `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers, `groups` are those of the user's
-    that something here is for. A tool that takes long calls
-    `report(progress, total, message)` in the event loop: that gives the call its time again, and the user sees it.
-    `answers` are the user's to what the same call asked before (ToolAsks), in order.
+    that something here is for. A slow tool may call `report(progress, total, message)` in the event loop: the time
+    limit of the call starts anew, and the user sees the progress. `answers` are the user's to what the same call asked
+    before (ToolAsks), in order.
     """
 
     owner: str

@@ -83,7 +83,7 @@ async def load_conversation(
     wanted = _within(calls, max_result_bytes)
     return StoredConversation(
         session=session,
-        turns=rows,
+        turns=[row for row in rows if messages[row.id]],  # an edit may have taken a turn out between the statements
         messages=messages,
         calls={call.tool_call_id: call for call in calls},
         results=await load_results(connection, session_id, wanted, now=now),
