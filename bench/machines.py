@@ -25,6 +25,8 @@ GROUPS = {
     "2 × serve": ("serve",) * 2,
     "4 × serve": ("serve",) * 4,
     "8 × serve": ("serve",) * 8,
+    "serve --processes 2": ("serve --processes 2",),
+    "serve --processes 4": ("serve --processes 4",),
     "1 API + 1 worker": ("serve --no-worker", "worker"),
     "2 API + 2 workers": ("serve --no-worker",) * 2 + ("worker",) * 2,
     "2 API + 6 workers": ("serve --no-worker",) * 2 + ("worker",) * 6,
@@ -36,7 +38,7 @@ async def measure(within: Setup, name: str, *, seconds: float) -> str:
     used: Counter[str] = Counter()
     async with (
         serving(within, str(Path(sys.executable).with_name("segue")), name, *GROUPS[name]) as group,
-        meter_of(group.stores, {"Segue": group.pids}) as meter,
+        meter_of(group.stores, {"Segue": group.all_pids}) as meter,
         conversations(group.ports, SESSIONS) as sessions,
         meter.adding_to(used),
     ):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
+import psutil
 
 from bench.client import connected
 from bench.meter import database_of
@@ -66,6 +67,12 @@ class Group:
     stores: ServerUrls
     ports: list[int]
     pids: list[int]
+
+    @property
+    def all_pids(self) -> list[int]:
+        """With those of the processes behind a supervisor."""
+        started = [psutil.Process(pid) for pid in self.pids]
+        return [each.pid for first in started for each in (first, *first.children(recursive=True))]
 
 
 @dataclass(frozen=True, slots=True)

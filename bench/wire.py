@@ -12,7 +12,6 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,13 +67,13 @@ async def measure(group: Group, *, idle: int, speaking: int) -> None:
         connections = [await stack.enter_async_context(connected(group.ports[0])) for _ in range(speaking)]
         sessions = [await Session.new(each) for each in connections]
         await asyncio.sleep(SETTLED_S)
-        before = _taken(group.pids)
+        before = _taken(group)
         await asyncio.sleep(IDLE_S)
-        idle_share = (_taken(group.pids) - before) / IDLE_S
-        heard, before, began = Heard(), _taken(group.pids), time.perf_counter()
+        idle_share = (_taken(group) - before) / IDLE_S
+        heard, before, began = Heard(), _taken(group), time.perf_counter()
         await asyncio.gather(*(listen(each, heard, after_s=number * APART_S) for number, each in enumerate(sessions)))
         took_s = time.perf_counter() - began
-        taken = _taken(group.pids) - before - idle_share * took_s
+        taken = _taken(group) - before - idle_share * took_s
     hundredths = quantiles(heard.ms, n=100)
     print(f"{idle:,} idle streams, {speaking} that speak {1 / PAUSE_S:.0f} tokens/s each, {SPOKEN} tokens an answer")
     print("\n| a token's way | ms |\n|---|---:|")
@@ -85,10 +84,9 @@ async def measure(group: Group, *, idle: int, speaking: int) -> None:
     print(f"{len(heard.ms):,} tokens in {heard.frames:,} frames, {took_s:.1f} s for {SPOKEN * PAUSE_S:.0f} s of speech")
 
 
-def _taken(pids: Sequence[int]) -> float:
-    """Returns the seconds of processor time of the processes and those they started. Stores are none of them."""
-    processes = [each for pid in pids for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))]
-    return sum(sum(each.cpu_times()[:2]) for each in processes)
+def _taken(group: Group) -> float:
+    """Returns the seconds of processor time of all its processes. Stores are none of them."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in group.all_pids)
 
 
 async def run(folder: Path, asked: argparse.Namespace) -> None:
