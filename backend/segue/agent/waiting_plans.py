@@ -111,8 +111,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
         if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
             break
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
-        asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
-        moved = expiring(update_step(moved, step.id, "waiting", **asked), waits)
+        moved = expiring(update_step(moved, step.id, "waiting", args_origin=origin, waits_for=waits), waits)
     moved = replace(moved, version=max(moved.version, version))
     first = tools.get(stored.plan.steps[0].tool or "")
     tool_hash = definition_of(first.spec) if first else None
@@ -225,8 +224,9 @@ def _origin(state: TurnState) -> str:
 
 def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
     """Returns the step of a call, told by the tool's title, by what the user wants if it is `alone`, or by its name."""
+    needs_yes = isinstance(call, HeldCall) and not call.by_page  # also in a later turn, after a stronger reply
     spec, read = call.tool.spec, turn.state["acknowledgement"]
     description = plan_messages.called(spec.name, {spec.name: call.tool})
     if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
         description = one_line(_wanted(turn), MAX_DESCRIPTION_CHARS)
-    return Step(number, description, call.request.name, call.request.args)
+    return Step(number, description, call.request.name, call.request.args, requires_confirmation=needs_yes)

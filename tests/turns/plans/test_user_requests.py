@@ -54,10 +54,17 @@ async def nags() -> None:
     raise ToolAsks(UserRequest("form", "Again?", schema={"type": "object", "properties": {}}))
 
 
+@tool(effect="write")
+async def set_aside(amount: int) -> dict[str, Any]:
+    """Set money aside."""
+    given.append([amount])
+    return {"set_aside": amount}
+
+
 @pytest.fixture
 async def client(settings: Settings, clock: Frozen) -> AsyncIterator[Client]:
     given.clear()
-    async with running(settings, clock=clock, tools=[deliver, balance, nags]) as served:
+    async with running(settings, clock=clock, tools=[deliver, balance, nags, set_aside]) as served:
         yield served
 
 
@@ -195,3 +202,20 @@ async def test_two_calls_of_a_round_that_ask_are_asked_about_one_after_the_other
     answer = (await decide(client, session, answer["plan"]["version"], answer=ADDRESS)).json()
     assert answer["plan"]["status"] == "completed"
     assert [len(each) for each in given] == [0, 0, 1, 0, 1]
+
+
+async def test_a_call_that_a_weak_yes_holds_is_asked_about_after_what_another_call_of_the_round_asks(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    provider.will(says("Metto da parte 50 euro?"), calls(("balance", {}), ("set_aside", {"amount": 50})))
+    await client.chat(session, "Vorrei risparmiare")
+    answer = await client.chat(session, "ottimo")
+    steps = answer["plan"]["steps"]
+    assert [(step["status"], step["requires_confirmation"]) for step in steps] == [("waiting", False), ("pending", True)]
+    answer = await client.chat(session, "sì")
+    assert (answer["plan"]["status"], given) == ("waiting", [[], ["accept"]])
+    assert "amount: 50" in answer["message"]["content"]
+    provider.will(says("Fatto."))
+    assert (await client.chat(session, "sì"))["plan"]["status"] == "completed"
+    assert given[2:] == [[50]]
