@@ -188,9 +188,10 @@ class Shown:
 
     def _is_flag_meant(self, path: str, value: object) -> bool:
         """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does."""
-        name = tool_words(_NAMES.findall(path)[-1])[-1][:STEM]
+        # A name without letters that `tool_words` knows is one word, and a number is none.
+        words = [word for name in _NAMES.findall(path)[-1:] for word in tool_words(name) or (name.casefold(),)]
         is_yes = str(value).lower() not in ("no", "false", "0")
-        found = (each.says(name) for each in self._texts)
+        found = (each.says(words[-1][:STEM]) for each in self._texts if words)
         return next((said for said in found if said is not None), None) is is_yes
 
     def _is_nearest(self, value: str, others: frozenset[str]) -> bool:
