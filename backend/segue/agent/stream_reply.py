@@ -204,5 +204,5 @@ def _read(schema: str, answer: str) -> tuple[str, Sequence[str]]:
     text = answer.strip()
     if (value := read_json(text)) is UNREADABLE:
         value = next(find_json(text), UNREADABLE)
-        text = orjson.dumps(value).decode() if isinstance(value, dict) else ""
+        text = "" if value is UNREADABLE else orjson.dumps(value).decode()
     return text, faults_by(schema, value) if text else ("$: it is no JSON",)
