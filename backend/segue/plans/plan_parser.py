@@ -25,8 +25,9 @@ MAX_DEPTH = 64
 MAX_CANDIDATES = 100
 MAX_BYTES = 1_000_000  # of the arguments of a step, about what a model can write itself
 _OPENING = re.compile(r"[{\[]")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
-_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_STRING = r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)'  # an open one ends with the text
+_TOKEN = re.compile(rf"{_STRING}|[{{}}\[\]]", re.DOTALL)
+_TRAILING_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 Shape = TypeVar("Shape", bound=BaseModel)
 AtPath = Callable[[Any, str], Awaitable[Any]]
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
