@@ -163,7 +163,7 @@ async def _run_step(run: PlanRun, step: Step) -> None:
         else:
             await _run_with_tool(run, step)
     except AppError as error:
-        if gave_no_answer(error) and run.turn.has_acted:
+        if gave_no_answer(error) and run.turn.count:
             run.problem = error
         elif error.code not in NO_ROOM:
             raise
