@@ -206,11 +206,11 @@ def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> 
 
 
 def _field_line(asks: UserRequest, name: str, language: str) -> str:
-    field, given = (asks.schema or {})["properties"][name], (asks.given or {}).get(name)
+    field, given = (asks.schema or {})["properties"][name], asks.given or {}
     choices = ", ".join(f"{number}. {title}" for number, title in enumerate(choices_of(field).values(), start=1))
     said = " — ".join(filter(None, (field.get("title", name), field.get("description"), choices)))
     mark = "*" if name in asks.required else ""
-    shown = f": {CallView(language, None).brief(str(given))}" if given else ""
+    shown = f": {CallView(language, None).brief(str(given[name]))}" if name in given else ""
     return f"- {_line(said, MAX_ERROR_CHARS)}{mark}{shown}"
 
 
