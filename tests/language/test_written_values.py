@@ -16,6 +16,20 @@ def test_a_date_is_one_in_all_its_written_forms(text: str) -> None:
     assert dates_in(f"a {text}, b") == {(2026, 5, 20)}
 
 
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("1º de maio de 2026", (2026, 5, 1)), ("1º gennaio 2026", (2026, 1, 1)), ("1.º de mayo de 2026", (2026, 5, 1)),
+        ("1er mai 2026", (2026, 5, 1)), ("20 जनवरी 2026", (2026, 1, 20)), ("3 फ़रवरी", (None, 2, 3)),
+        ("जनवरी 20, 2026", (2026, 1, 20)), ("1 octubre", (None, 10, 1)),
+    ],
+)  # fmt: skip
+def test_a_day_may_be_an_ordinal_and_a_month_may_end_in_a_vowel_sign(
+    text: str, date: tuple[int | None, int, int]
+) -> None:
+    assert dates_in(f"a {text}, b") == {date}
+
+
 @pytest.mark.parametrize("text", ["May 20th", "il 20 maggio", "5月20号", "20 مايو", "am 20. Mai", "5월 20일"])
 def test_a_date_may_have_no_year(text: str) -> None:
     assert dates_in(text) == {(None, 5, 20)}

@@ -90,8 +90,9 @@ def _months() -> dict[str, int]:
 @lru_cache(maxsize=1)
 def _month_dates() -> re.Pattern[str]:
     names = "|".join(sorted(map(re.escape, _months()), key=len, reverse=True))
-    day, year = r"(?<!\d)(?P<{}>\d{{1,2}})(?:st|nd|rd|th|º|°|er|\.)?(?!\d)", r"(?P<{}>\d{{4}})"
+    # `fold` makes an `o` of º, and no word ends behind a vowel sign of Devanagari.
+    day, year = r"(?<!\d)(?P<{}>\d{{1,2}})(?:st|nd|rd|th|\.?o|°|er|\.)?(?!\d)", r"(?P<{}>\d{{4}})"
     return re.compile(
-        rf"\b(?P<m>{names})\b\.?\s{{0,2}}{day.format('d')}(?:,?\s{{0,2}}{year.format('y')}(?!\d))?"
-        rf"|{day.format('dd')}\s{{0,2}}(?:de\s|of\s)?(?P<mm>{names})\b\.?(?:(?:\sde)?,?\s{{0,2}}{year.format('yy')}(?!\d))?"
+        rf"(?<!\w)(?P<m>{names})(?!\w)\.?\s{{0,2}}{day.format('d')}(?:,?\s{{0,2}}{year.format('y')}(?!\d))?"
+        rf"|{day.format('dd')}\s{{0,2}}(?:de\s|of\s)?(?P<mm>{names})(?!\w)\.?(?:(?:\sde)?,?\s{{0,2}}{year.format('yy')}(?!\d))?"
     )
