@@ -61,6 +61,7 @@ def test_a_number_without_minutes_or_a_half_of_the_day_is_no_time(text: str) -> 
     [
         ("3", 3), ("3 bags.", 3), ("1,194", 1194), ("1'194.50", 1194.5), ("12,345,678", 12_345_678), ("1.194", 1.194),
         ("51,00", 51), ("1.194,50", 1194.5), ("1\u00a0194,50", 1194.5), ("total:3", 3), ("'3'", 3), ("12.5%", 12.5),
+        ("1,00,000", 100_000), ("12,34,567.50", 1_234_567.5),
     ],
 )  # fmt: skip
 def test_a_number_is_one_in_all_its_written_forms(text: str, number: float) -> None:
@@ -79,7 +80,7 @@ def test_a_number_in_a_longer_code_is_none(text: str) -> None:
     [
         ("$1,194", 1194), ("1.194 €", 1194), ("€1.194", 1194), ("51,00 €", 51), ("1.194,50 EUR", 1194.5),
         ("USD 51.00.", 51), ("CHF 1'194.50", 1194.5), ("1\u202f194,50 €", 1194.5), ("100元", 100), ("¥100,", 100),
-        ("51 dollars", 51),
+        ("51 dollars", 51), ("₹1,00,000", 100_000), ("₹ 12,34,567.50", 1_234_567.5), ("1,50,000 ₹", 150_000),
     ],
 )  # fmt: skip
 def test_an_amount_is_one_in_all_its_written_forms(text: str, amount: float) -> None:

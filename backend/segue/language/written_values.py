@@ -13,7 +13,8 @@ LANGUAGES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", 
 
 # A number in front of a unit of time or in a longer code is another thing.
 _BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", r"(?!\w|[.,:/'’-]\w)"
-_GROUPED: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[,'’\u00a0\u202f]\d{{3}})+|\d+)(\.\d+)?{_AFTER}")
+_THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
+_GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
 _CURRENCY: Final = r"(?:[$€£¥₹₽₩₺]|元|円|원|(?:USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?)\b)"
 _AMOUNT: Final = r"(\d(?:[\d.,'’\u00a0\u202f]*\d)?)"
