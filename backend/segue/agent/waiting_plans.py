@@ -89,7 +89,7 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
 
 
 def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
-    """Returns the plan and the version of it as whose steps followers were shown all these calls, in order, or None."""
+    """Returns the id and version of the plan as whose steps followers saw these calls, all in order, or (None, 0)."""
     plan_id, _, rest = (calls[0].made.id or "").partition(":") if calls[0].by_page else ("", "", "")
     version = int(rest.partition(":")[0] or 0)
     ids = [page_call_id(plan_id, version, number) for number, _ in enumerate(calls, start=1)]
@@ -97,9 +97,9 @@ def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
 
 
 async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, version: int) -> StoredPlan:
-    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Of calls that
-    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits, at this
-    version unless that has passed.
+    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. If others
+    decide on some calls, only those wait that the same people decide on; the rest follow later. Returns the plan as it
+    waits, at this version unless that has passed.
     """
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
