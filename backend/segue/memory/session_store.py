@@ -143,7 +143,7 @@ def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[sa.C
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` are what a client may give. To put it in its place is no activity. Raises NotFound."""
+    """`changes` are what a client may give. Archiving or pinning it does not count as activity. Raises NotFound."""
     if changes:
         if "title" in changes:
             changes = {**changes, "title_due_at": None}
