@@ -154,7 +154,7 @@ async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
 
 
 async def _run_step(run: PlanRun, step: Step) -> None:
-    """Raises AppError `rate_limited`: then, and if the model gives no answer after tools have run, the plan waits."""
+    """Raises an AppError of NO_ROOM. Then, and if the model gives no answer after tools have run, the plan waits."""
     try:
         if step.tool is None:
             await _run_without_tool(run, step)
