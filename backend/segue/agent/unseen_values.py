@@ -23,12 +23,11 @@ from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
 from segue.plans.acknowledgement import LEXICON
 from segue.plans.question import tool_words
-from segue.plans.value_origins import leaves, open_keys, stands_in
+from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 
 MAX_CHECKS: Final = 20_000  # whether a text shows a value, for one call
 MAX_RECORDS: Final = 2_000
-MAX_LEAVES: Final = 10_000  # of a result
 MAX_DETAILS: Final = 40  # of a record
 MAX_TEXT_CHARS: Final = 8_000
 STEM: Final = 5  # letters of the name of a flag: `baggages` is `baggage`
