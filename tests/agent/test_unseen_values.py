@@ -61,6 +61,18 @@ def test_a_value_that_is_not_shown_to_the_letter_is_missing(value: object, text:
     assert missing({"value": value}, text)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "meant"),
+    [
+        ("force", "Yes, force it.", [True]), ("включить", "Да, включить свет.", [True]),
+        ("включить", "Не включить свет.", [False]), ("включить", "Да, свет.", []), ("强制", "是的", []),
+        ("1", "Yes, the 1.", []), ("__", "Yes.", []),
+    ],
+)  # fmt: skip
+def test_a_flag_is_meant_if_a_text_says_so_of_its_name_in_any_script(name: str, text: str, meant: list[bool]) -> None:
+    assert [value for value in (True, False) if missing({name: value}, text) == set()] == meant
+
+
 def test_nothing_is_missing_of_what_says_nothing() -> None:
     assert missing({"note": None, "text": "", "tags": [], "more": {}}) == set()
 

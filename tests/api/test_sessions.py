@@ -156,6 +156,7 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
     for session, message in zip(made, said, strict=True):
         await client.chat(session, message)
     invoices = await client.new_session(title="Fatture di Rossi, novembre")
+    trip = await client.new_session(title="Viaggio a İstanbul, ΟΔΟΣ ΕΡΜΟΥ")
     for query, found in {
         "rossi fattura": [made[0]],
         "ROSSI": [invoices, made[0]],
@@ -165,6 +166,8 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         "%": [made[3]],
         "lampada": [],
         "x eccola": [],
+        "İSTANBUL": [trip],
+        "ΟΔΟΣ": [trip],
     }.items():
         assert await listed(client, query=query) == found, query
     [hit] = (await client.get("/sessions", query="118", limit=1))["items"]

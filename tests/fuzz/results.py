@@ -66,7 +66,7 @@ def plans(data: bytes) -> None:
             said = draw.json(WORDS_OF_PLANS)
             text = orjson.dumps(clean(said)).decode()
     for value in find_json(text):
-        assert isinstance(value, dict)
+        assert isinstance(value, dict | list)
     steps = parse_plan(text, tools=TOOLS, done=done)
     assert [step.id for step in steps] == list(range(done + 1, done + 1 + len(steps)))
     assert done + len(steps) <= MOST_STEPS

@@ -16,6 +16,20 @@ def test_a_date_is_one_in_all_its_written_forms(text: str) -> None:
     assert dates_in(f"a {text}, b") == {(2026, 5, 20)}
 
 
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("1º de maio de 2026", (2026, 5, 1)), ("1º gennaio 2026", (2026, 1, 1)), ("1.º de mayo de 2026", (2026, 5, 1)),
+        ("1er mai 2026", (2026, 5, 1)), ("20 जनवरी 2026", (2026, 1, 20)), ("3 फ़रवरी", (None, 2, 3)),
+        ("जनवरी 20, 2026", (2026, 1, 20)), ("1 octubre", (None, 10, 1)),
+    ],
+)  # fmt: skip
+def test_a_day_may_be_an_ordinal_and_a_month_may_end_in_a_vowel_sign(
+    text: str, date: tuple[int | None, int, int]
+) -> None:
+    assert dates_in(f"a {text}, b") == {date}
+
+
 @pytest.mark.parametrize("text", ["May 20th", "il 20 maggio", "5月20号", "20 مايو", "am 20. Mai", "5월 20일"])
 def test_a_date_may_have_no_year(text: str) -> None:
     assert dates_in(text) == {(None, 5, 20)}
@@ -47,6 +61,7 @@ def test_a_number_without_minutes_or_a_half_of_the_day_is_no_time(text: str) -> 
     [
         ("3", 3), ("3 bags.", 3), ("1,194", 1194), ("1'194.50", 1194.5), ("12,345,678", 12_345_678), ("1.194", 1.194),
         ("51,00", 51), ("1.194,50", 1194.5), ("1\u00a0194,50", 1194.5), ("total:3", 3), ("'3'", 3), ("12.5%", 12.5),
+        ("1,00,000", 100_000), ("12,34,567.50", 1_234_567.5),
     ],
 )  # fmt: skip
 def test_a_number_is_one_in_all_its_written_forms(text: str, number: float) -> None:
@@ -65,7 +80,7 @@ def test_a_number_in_a_longer_code_is_none(text: str) -> None:
     [
         ("$1,194", 1194), ("1.194 €", 1194), ("€1.194", 1194), ("51,00 €", 51), ("1.194,50 EUR", 1194.5),
         ("USD 51.00.", 51), ("CHF 1'194.50", 1194.5), ("1\u202f194,50 €", 1194.5), ("100元", 100), ("¥100,", 100),
-        ("51 dollars", 51),
+        ("51 dollars", 51), ("₹1,00,000", 100_000), ("₹ 12,34,567.50", 1_234_567.5), ("1,50,000 ₹", 150_000),
     ],
 )  # fmt: skip
 def test_an_amount_is_one_in_all_its_written_forms(text: str, amount: float) -> None:

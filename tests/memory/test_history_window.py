@@ -124,6 +124,14 @@ def test_a_call_of_unknown_outcome_is_always_shown() -> None:
     assert selected.forms["call_20"] == "whole"
 
 
+def test_a_result_that_came_again_stays_whole_if_it_is_unknown_or_of_the_running_turn() -> None:
+    running = turn(4, "b", "b")[:-1]
+    selected = shown(turn(1, "a"), turn(2, "a", status="unknown"), turn(3, "a"), running, tokens=900)
+    assert {key: selected.forms[key] for key in ("call_10", "call_20", "call_40", "call_41")} == {
+        "call_10": "brief", "call_20": "whole", "call_40": "whole", "call_41": "whole",
+    }  # fmt: skip
+
+
 def test_a_window_that_is_half_empty_is_not_cut() -> None:
     assert shown(turn(1), turn(2), asked(3), messages=10).cut_off is None
 

@@ -19,6 +19,7 @@ from segue.domain.session import NewFact
 from segue.memory import facts
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking
+from tests.support.patience import PATIENCE_S
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, raw, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into, named, plain
@@ -151,6 +152,29 @@ async def test_a_question_finds_a_fact_by_its_meaning(
     first, *_ = await recalled(embedding_client, provider, "What may be in my dinner?")
     assert "fish" in first
     assert (await known(embedding_client, query="boat"))[0] == "I sail on Sundays"
+
+
+async def test_a_fact_that_is_corrected_while_it_is_embedded_is_found_by_what_it_says_now(
+    embedding_client: Client, provider: Provider, settings: Settings
+) -> None:
+    asked, corrected = asyncio.Event(), asyncio.Event()
+
+    async def slow(text: str) -> Response | list[float]:
+        if "sail" in text:
+            asked.set()
+            await corrected.wait()
+        return await by_meaning(text)
+
+    provider.embedding = slow
+    await tell(embedding_client, NOISE[0])
+    memory_id = await tell(embedding_client, "I sail on Sundays")
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
+    changed = await embedding_client.http.patch(f"/memories/{memory_id}", json={"content": "I get ill from peanuts"})
+    assert changed.status_code == 200, changed.text
+    corrected.set()
+    await embedded(settings, "embedder")
+    assert await known(embedding_client, query="dinner") == ["I get ill from peanuts", NOISE[0]]
 
 
 async def test_facts_of_another_user_are_found_neither_by_words_nor_by_meaning(

@@ -42,6 +42,13 @@ def test_a_plan_is_found_however_it_is_wrapped(text: str) -> None:
     ]
 
 
+def test_a_comma_is_mended_between_values_and_stays_in_a_text() -> None:
+    told = 'see [a, ], \\"{b,}\\"'
+    text = f'{{"steps": [{{"description": "x", "tool": "current_time", "args": {{"body": "{told}",}},}},]}}'
+    [step] = parse_plan(text, tools=TOOLS)
+    assert step.args == {"body": 'see [a, ], "{b,}"'}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,6 +1,6 @@
 import pytest
 
-from segue.plans.question import is_about, offer_in, question_in
+from segue.plans.question import asked_in, is_about, offer_in, question_in
 
 OFFERS = [
     "Please confirm if you would like to proceed with this booking.",
@@ -79,3 +79,15 @@ def test_a_choice_is_not_taken_for_the_details_of_an_offer() -> None:
     question = question_in("Details of payment:\n- which card?\n- Visa 4410\n- Visa 7238\nPlease confirm to proceed.")
     assert question is not None
     assert "4410" not in question.words
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("It is 3.5 km. Shall I go? Fine.", "Shall I go?"), ("Done; shall I go?", "shall I go?"),
+        ("Hm… shall I go?", "shall I go?"), ("यह हो गया।क्या मैं हटा दूँ?", "क्या मैं हटा दूँ?"),
+        ("完成了。继续吗？", "继续吗？"), ("تم الأمر؛هل أتابع؟", "هل أتابع؟"), ("Done.", None), (None, None),
+    ],
+)  # fmt: skip
+def test_the_last_question_is_that_sentence_alone_in_any_language(text: str | None, question: str | None) -> None:
+    assert asked_in(text) == question

@@ -14,6 +14,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, raw, says
 from tests.support.service import Client, running
 from tests.support.sweeps import first
+from tests.support.uploads import uploaded
 
 
 class Meter:
@@ -105,6 +106,19 @@ async def test_so_many_calls_run_in_a_turn_and_no_more_though_a_reply_has_more(
     async with running(settings.model_copy(update=service), tools=[meter.tool], agents={"clerk": agent}) as client:
         answer = await ask(client, agent="clerk")
     assert [call["args"]["number"] for call in answer["tool_calls"]] == sorted(meter.read) == [0, 1, 2]
+    assert had_last_words(provider)
+
+
+async def test_the_files_of_the_message_take_none_of_the_calls_that_a_turn_may_make(
+    settings: Settings, provider: Provider
+) -> None:
+    meter = Meter()
+    provider.will(reads(0, 1, 2), says("Two are read."))
+    async with running(settings.model_copy(update={"max_tool_calls": 2}), tools=[meter.tool]) as client:
+        session = await client.new_session()
+        files = [await uploaded(client, session, text, "notes.txt") for text in (b"one", b"two")]
+        await client.chat(session, "Read the meters", attachments=files)
+    assert meter.read == [0, 1]
     assert had_last_words(provider)
 
 

@@ -11,16 +11,25 @@ import pytest
 
 from segue import create_app, tool
 from segue.config import Settings
+from segue.db.engine import Database
 from segue.domain.errors import AppError
 from segue.domain.tool import ToolLost
 from segue.mcp.mcp_config import read_mcp_config
 from segue.models.untrusted import unfenced
+from segue.plans.store import StoredPlan, settle_step
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
+from tests.support.logs import until
+from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
+from tests.support.stores import looking_into
 
+WAITS_FOR_A_LOCK = """
+SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+TO_RUNNING = "UPDATE plans SET status = 'active', steps = jsonb_set(steps, '{0,status}', '\"running\"')"
 CHECK = {"tool": "paid", "args": {"invoice": "invoice"}, "done": "state == 'paid'", "not_done": "state == 'open'"}
 
 
@@ -194,3 +203,31 @@ def test_a_check_in_mcp_json_that_cannot_be_read_is_refused(tmp_path: Path) -> N
     path.write_bytes(orjson.dumps({"mcpServers": {"a": {"url": "http://localhost/", "verify": {"burn": check}}}}))
     with pytest.raises(AppError, match=r"verify\.burn: 'a b' is not JMESPath"):
         read_mcp_config(path)
+
+
+@pytest.mark.parametrize("status", ["unknown", "running"])
+async def test_a_step_of_a_plan_that_has_moved_on_meanwhile_is_not_settled(
+    status: str, client: Client, provider: Provider, settings: Settings, database_url: str
+) -> None:
+    BANK.says = "pending"
+    provider.will(planned([{"id": 1, "description": "Pay", "tool": "pay", "args": {"invoice": "A-7"}}] * 2))
+    provider.will(says("Whether it is paid is unknown."))
+    plan = (await client.chat(await client.new_session(), "Pay the invoice A-7, then pay it again"))["plan"]
+    assert [step["status"] for step in plan["steps"]] == ["unknown", "skipped"]
+    database = Database(database_url)
+
+    async def settles() -> StoredPlan | None:
+        async with database.transaction() as connection:
+            return await settle_step(connection, plan["id"], 1, "complete")
+
+    async with looking_into(settings) as stores, looking_into(settings) as others:
+        if status == "running":
+            await stores.database.execute(TO_RUNNING)
+        async with stores.database.transaction():
+            await stores.database.execute("UPDATE plans SET version = version + 1")
+            settling = asyncio.create_task(settles())
+            await until(lambda: others.database.fetchval(WAITS_FOR_A_LOCK))
+        assert await settling is None
+        steps = orjson.loads(await stores.database.fetchval("SELECT steps FROM plans"))
+    assert steps[0]["status"] == status
+    await database.close()

@@ -12,7 +12,7 @@ from segue.agent import prompts, render_messages
 from segue.agent.state import TurnContext, TurnState, Update, running_plan
 from segue.agent.tool_executor import Offer, keep_answer, run_together, verified
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key
-from segue.domain.session import RequestedCall
+from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import UserAnswer
 from segue.memory.history import replace_result
@@ -45,7 +45,7 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall], offer: Of
         turn.ledger[request.id] = recorded.call, recorded.reference
         turn.keep_images(request, recorded.outcome)
         ended.append((request, keep_answer(turn, request, tool, recorded.outcome)))
-    turn.count += len(calls)
+    turn.count += sum(each.call.tool_name != READ_ATTACHMENT for each in calls)
     answers = await run_together(turn, cut_off, None if plan and plan.is_open else offer)
     ended += [(call.request, answers[call_key(call.request)]) for call in cut_off]
     for request, answer in ended:

@@ -1,4 +1,4 @@
-"""What an answer says in vain, and how the user hears of it: an effect that no call had, a promise that none keeps."""
+"""False claims in an answer, and how the user is told: an effect that no call had, a promise that nothing keeps."""
 
 import re
 from collections.abc import Container, Sequence
@@ -51,12 +51,12 @@ async def without_false_claims(
     context: TurnContext, state: TurnState, answer: str, *, was_heard: bool
 ) -> tuple[str, list[str]]:
     """Returns the answer, asked for anew if it had to be, and the names of the sentences that correct what it says."""
-    answer, in_vain = await _checked(context, state, answer, was_heard=was_heard)
-    return answer, in_vain + ["not_promised"] * _promises_in_vain(context, state, answer)
+    answer, corrections = await _checked(context, state, answer, was_heard=was_heard)
+    return answer, corrections + ["not_promised"] * _is_unkept(context, state, answer)
 
 
-def _promises_in_vain(context: TurnContext, state: TurnState, answer: str) -> bool:
-    """Returns whether the user may wait for what no call has set up: neither `promise` nor one with an effect."""
+def _is_unkept(context: TurnContext, state: TurnState, answer: str) -> bool:
+    """Returns whether an answer promises what no call has set up: neither `promise` nor one with an effect."""
     tools = context.guard.tools()
     if PROMISE.name not in tools or not state["approves"] or not says_promise(answer):
         return False
@@ -80,9 +80,9 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
         return answer, []
     done = await context.transact(calls_that_ran, context.turn.session_id, but_of=reads)
     try:
-        while claimed is not None and await _claims_in_vain(context, claimed, done):
+        while claimed is not None and await _is_untrue(context, claimed, done):
             if was_heard:
-                log.warning("claimed_in_vain")
+                log.warning("false_claim")
                 return answer, ["nothing_changed"]
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
             said = [*conversation, AIMessage(answer)]
@@ -104,7 +104,7 @@ def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Co
     return any(name not in reads for name in (*made, *filter(unlisted.__contains__, said)))
 
 
-async def _claims_in_vain(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
+async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
     """Returns whether the session had no effect as is claimed: a model reads that where the rules cannot tell."""
     if claimed.is_sure and not done:
         return True

@@ -70,8 +70,8 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
     if problem is None and not is_asking:
         was_heard = started is not None and started.chars > 0
-        answer, in_vain = await without_false_claims(context, state, answer, was_heard=was_heard)
-        told = (translate(sentence, language_of(state)) for sentence in in_vain)
+        answer, corrections = await without_false_claims(context, state, answer, was_heard=was_heard)
+        told = (translate(sentence, language_of(state)) for sentence in corrections)
         postscript = "\n\n".join(filter(None, [postscript, *told]))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:

@@ -154,7 +154,7 @@ async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
 
 
 async def _run_step(run: PlanRun, step: Step) -> None:
-    """Raises AppError `rate_limited`: then, and if the model gives no answer after tools have run, the plan waits."""
+    """Raises an AppError of NO_ROOM. Then, and if the model gives no answer after tools have run, the plan waits."""
     try:
         if step.tool is None:
             await _run_without_tool(run, step)
@@ -163,7 +163,7 @@ async def _run_step(run: PlanRun, step: Step) -> None:
         else:
             await _run_with_tool(run, step)
     except AppError as error:
-        if gave_no_answer(error) and run.turn.has_acted:
+        if gave_no_answer(error) and run.turn.count:
             run.problem = error
         elif error.code not in NO_ROOM:
             raise

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from anyio import to_thread
 
+from segue.agent.agreed_calls import MAX_RESULT_BYTES
 from segue.agent.prompts import denied_because
 from segue.agent.state import TurnState, language_of, running_plan
 from segue.agent.turn_calls import TurnCalls
@@ -34,7 +35,6 @@ MAX_TOLD_CHARS = 80
 BLOCK = "```text\n{}\n```"  # every frontend shows it as it is; Open WebUI draws one that is indented as a single line
 MAX_RESULTS = 5
 MAX_CALLS_TOLD = 20
-MAX_RESULT_BYTES = 200_000
 # Of each row the first that the object has: what it is called, who it is from, when it was.
 FIELDS = (
     ("subject", "title", "name", "label", "filename"),
@@ -206,11 +206,11 @@ def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> 
 
 
 def _field_line(asks: UserRequest, name: str, language: str) -> str:
-    field, given = (asks.schema or {})["properties"][name], (asks.given or {}).get(name)
+    field, given = (asks.schema or {})["properties"][name], asks.given or {}
     choices = ", ".join(f"{number}. {title}" for number, title in enumerate(choices_of(field).values(), start=1))
     said = " — ".join(filter(None, (field.get("title", name), field.get("description"), choices)))
     mark = "*" if name in asks.required else ""
-    shown = f": {CallView(language, None).brief(str(given))}" if given else ""
+    shown = f": {CallView(language, None).brief(str(given[name]))}" if name in given else ""
     return f"- {_line(said, MAX_ERROR_CHARS)}{mark}{shown}"
 
 

@@ -85,7 +85,7 @@ TOOLS_SHOWN: Final = "tools"  # in the metadata of a message: definitions that g
 _TIME_OF_DAY: Final = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
 MAX_CLAIM_CHARS: Final = 500
 MAX_WITHHELD_CHARS: Final = 2000
-MAX_REASON_CHARS: Final = 300
+MAX_WITHHELD_REASON_CHARS: Final = 300
 MAX_NAMED_TOOLS: Final = 20
 MAX_TOOLS_CHARS: Final = 24_000
 MAX_STEP_ARGS_CHARS: Final = 8000
@@ -267,7 +267,7 @@ def _why_withheld(state: ToolState) -> str:
         return "it cannot be used with this model"
     if state.status == "failed":
         return f"it has failed; {'; '.join(state.suggested_actions)}"
-    return one_line(state.reason or state.status, MAX_REASON_CHARS)
+    return one_line(state.reason or state.status, MAX_WITHHELD_REASON_CHARS)
 
 
 def planner_note(*, locked: Sequence[ToolSpec], barred: Iterable[str]) -> str:

@@ -68,7 +68,7 @@ def _stopped(reply: Reply, stop: Sequence[str]) -> Reply:
 
 
 def _end(text: str, stop: Sequence[str]) -> int | None:
-    """Returns where a text begins to say the sequence that it is the first to say whole; None if it says none."""
+    """Returns where the stop sequence begins that is complete first; None if there is none."""
     found = ((at + len(each), at) for each in stop if (at := text.find(each)) >= 0)
     return min(found, default=(0, None))[1]
 
@@ -204,5 +204,5 @@ def _read(schema: str, answer: str) -> tuple[str, Sequence[str]]:
     text = answer.strip()
     if (value := read_json(text)) is UNREADABLE:
         value = next(find_json(text), UNREADABLE)
-        text = orjson.dumps(value).decode() if isinstance(value, dict) else ""
+        text = "" if value is UNREADABLE else orjson.dumps(value).decode()
     return text, faults_by(schema, value) if text else ("$: it is no JSON",)

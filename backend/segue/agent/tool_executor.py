@@ -139,7 +139,7 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> None:
         turn.keep_images(call.request, call.outcome)
         answer = keep_answer(turn, call.request, call.tool, call.outcome)
         turn.conversation.append(ToolMessage(answer, tool_call_id=call.request.id))
-    turn.count += len(calls)
+    turn.count += sum(call.request.name != READ_ATTACHMENT for call in calls)
     turn.show_images()
 
 

@@ -161,7 +161,7 @@ async def _ask_and_call(turn: TurnCalls, *, has_acted: bool = False) -> Update:
     try:
         return await _rounds(turn)
     except AppError as error:
-        if not gave_no_answer(error) or not (has_acted or turn.has_acted):
+        if not gave_no_answer(error) or not (has_acted or turn.count):
             raise
         return {"answer": None, "problem": error}
 
@@ -175,7 +175,7 @@ async def _rounds(turn: TurnCalls) -> Update:
             break
         # Made anew each round: a call may have unlocked one tool and broken another.
         request = plain_request(context.guard, turn.tools, turn.conversation)
-        tries = 1 if has_called and turn.has_acted else MAX_EMPTY_ANSWERS
+        tries = 1 if turn.count else MAX_EMPTY_ANSWERS
         version = await context.transact(version_to_come, context.turn.session_id) if context.guard.page else 0
         new_ids = partial(turn.new_ids, version)
         reply, started = await stream_reply(context, *request, empty_tries=tries, new_ids=new_ids)

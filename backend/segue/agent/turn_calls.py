@@ -104,8 +104,9 @@ class Agreement:
 
 @dataclass(slots=True)
 class TurnCalls:
-    """The calls of a turn so far. `count` is all of them, `stored_messages` the messages they added to the history,
-    `conversation` what the model has been shown in the turn. `state` is the turn's as they began.
+    """The calls of a turn so far. `count` is all of them but those by which the engine shows the message's files,
+    `stored_messages` the messages they added to the history, `conversation` what the model has been shown in the turn.
+    `state` is the turn's as they began.
 
     `ledger` has them in the order they were made, by id: None for one that has not ended, or leaves no row.
     `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
@@ -156,11 +157,6 @@ class TurnCalls:
     def brought_by(self) -> str | None:
         """The message of a schedule, a trigger or a program that began the turn, None if the user did."""
         return None if self.state["approves"] else self.state["message_id"]
-
-    @property
-    def has_acted(self) -> bool:
-        """Whether a tool was called, beside those by which the engine shows the files of the message."""
-        return self.count > sum(call.tool_name == READ_ATTACHMENT for call in self.recorded)
 
     def needs_yes(self, spec: ToolSpec, ruling: Ruling) -> bool:
         """One that the policy denies needs none: it does not run. After a weak yes each that changes the world does."""

@@ -42,7 +42,7 @@ def web_search_report(state: TurnState) -> session.WebSearchReport:
 
 
 def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ...]:
-    """Returns the plan's steps that wait for a yes to change something, but for the page's, and those denied."""
+    """Returns the plan's steps that would change something and wait for a yes, or were denied; none of the page's."""
     plan = state["touched_plan"].plan if state["touched_plan"] else None
     held = []
     for step in plan.steps if plan and not plan.page_steps else ():

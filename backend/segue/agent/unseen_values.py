@@ -23,12 +23,11 @@ from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
 from segue.plans.acknowledgement import LEXICON
 from segue.plans.question import tool_words
-from segue.plans.value_origins import leaves, open_keys, stands_in
+from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 
 MAX_CHECKS: Final = 20_000  # whether a text shows a value, for one call
 MAX_RECORDS: Final = 2_000
-MAX_LEAVES: Final = 10_000  # of a result
 MAX_DETAILS: Final = 40  # of a record
 MAX_TEXT_CHARS: Final = 8_000
 STEM: Final = 5  # letters of the name of a flag: `baggages` is `baggage`
@@ -188,9 +187,10 @@ class Shown:
 
     def _is_flag_meant(self, path: str, value: object) -> bool:
         """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does."""
-        name = tool_words(_NAMES.findall(path)[-1])[-1][:STEM]
+        # A name without letters that `tool_words` knows is one word, and a number is none.
+        words = [word for name in _NAMES.findall(path)[-1:] for word in tool_words(name) or (name.casefold(),)]
         is_yes = str(value).lower() not in ("no", "false", "0")
-        found = (each.says(name) for each in self._texts)
+        found = (each.says(words[-1][:STEM]) for each in self._texts if words)
         return next((said for said in found if said is not None), None) is is_yes
 
     def _is_nearest(self, value: str, others: frozenset[str]) -> bool:

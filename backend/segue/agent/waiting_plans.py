@@ -89,7 +89,7 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
 
 
 def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
-    """Returns the plan and the version of it as whose steps followers were shown all these calls, in order, or None."""
+    """Returns the id and version of the plan as whose steps followers saw these calls, all in order, or (None, 0)."""
     plan_id, _, rest = (calls[0].made.id or "").partition(":") if calls[0].by_page else ("", "", "")
     version = int(rest.partition(":")[0] or 0)
     ids = [page_call_id(plan_id, version, number) for number, _ in enumerate(calls, start=1)]
@@ -97,9 +97,9 @@ def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
 
 
 async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, version: int) -> StoredPlan:
-    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. Of calls that
-    others decide on those wait that the same people do; the rest come after them. Returns the plan as it waits, at this
-    version unless that has passed.
+    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. If others
+    decide on some calls, only those wait that the same people decide on; the rest follow later. Returns the plan as it
+    waits, at this version unless that has passed.
     """
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
@@ -111,8 +111,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
         if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
             break
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
-        asked = {"requires_confirmation": True, "args_origin": origin, "waits_for": waits}
-        moved = expiring(update_step(moved, step.id, "waiting", **asked), waits)
+        moved = expiring(update_step(moved, step.id, "waiting", args_origin=origin, waits_for=waits), waits)
     moved = replace(moved, version=max(moved.version, version))
     first = tools.get(stored.plan.steps[0].tool or "")
     tool_hash = definition_of(first.spec) if first else None
@@ -225,8 +224,9 @@ def _origin(state: TurnState) -> str:
 
 def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
     """Returns the step of a call, told by the tool's title, by what the user wants if it is `alone`, or by its name."""
+    needs_yes = isinstance(call, HeldCall) and not call.by_page  # also in a later turn, after a stronger reply
     spec, read = call.tool.spec, turn.state["acknowledgement"]
     description = plan_messages.called(spec.name, {spec.name: call.tool})
     if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
         description = one_line(_wanted(turn), MAX_DESCRIPTION_CHARS)
-    return Step(number, description, call.request.name, call.request.args)
+    return Step(number, description, call.request.name, call.request.args, requires_confirmation=needs_yes)

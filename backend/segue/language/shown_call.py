@@ -18,9 +18,8 @@ from typing import Any, Final
 import orjson
 
 from segue.domain.visible import visible, whole_before
+from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import WordList
-
-ENGLISH: Final = "en"
 
 LONGEST_VALUE: Final = 4000  # characters; the values of a call share LONGEST_CALL
 LONGEST_CALL: Final = 12_000

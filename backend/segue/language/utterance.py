@@ -27,7 +27,7 @@ _QUOTATION: Final = re.compile(
     '"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》'
     r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
 )
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?؟…;])\s+|(?<=[。！？；।\n])")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?…;])\s+|(?<=[。！？；؟؛।\n])")  # the first also stand in names and numbers
 
 # What a gateway or a template wraps, up to the last closing tag of its kind: what is in between may have one too.
 _TAG: Final = re.compile(

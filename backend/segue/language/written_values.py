@@ -13,7 +13,8 @@ LANGUAGES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", 
 
 # A number in front of a unit of time or in a longer code is another thing.
 _BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", r"(?!\w|[.,:/'’-]\w)"
-_GROUPED: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[,'’\u00a0\u202f]\d{{3}})+|\d+)(\.\d+)?{_AFTER}")
+_THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
+_GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
 _CURRENCY: Final = r"(?:[$€£¥₹₽₩₺]|元|円|원|(?:USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?)\b)"
 _AMOUNT: Final = r"(\d(?:[\d.,'’\u00a0\u202f]*\d)?)"
@@ -90,8 +91,9 @@ def _months() -> dict[str, int]:
 @lru_cache(maxsize=1)
 def _month_dates() -> re.Pattern[str]:
     names = "|".join(sorted(map(re.escape, _months()), key=len, reverse=True))
-    day, year = r"(?<!\d)(?P<{}>\d{{1,2}})(?:st|nd|rd|th|º|°|er|\.)?(?!\d)", r"(?P<{}>\d{{4}})"
+    # `fold` makes an `o` of º, and no word ends behind a vowel sign of Devanagari.
+    day, year = r"(?<!\d)(?P<{}>\d{{1,2}})(?:st|nd|rd|th|\.?o|°|er|\.)?(?!\d)", r"(?P<{}>\d{{4}})"
     return re.compile(
-        rf"\b(?P<m>{names})\b\.?\s{{0,2}}{day.format('d')}(?:,?\s{{0,2}}{year.format('y')}(?!\d))?"
-        rf"|{day.format('dd')}\s{{0,2}}(?:de\s|of\s)?(?P<mm>{names})\b\.?(?:(?:\sde)?,?\s{{0,2}}{year.format('yy')}(?!\d))?"
+        rf"(?<!\w)(?P<m>{names})(?!\w)\.?\s{{0,2}}{day.format('d')}(?:,?\s{{0,2}}{year.format('y')}(?!\d))?"
+        rf"|{day.format('dd')}\s{{0,2}}(?:de\s|of\s)?(?P<mm>{names})(?!\w)\.?(?:(?:\sde)?,?\s{{0,2}}{year.format('yy')}(?!\d))?"
     )

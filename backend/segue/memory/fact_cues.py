@@ -15,13 +15,12 @@ from typing import Any, Final, get_args
 from segue.domain.session import MAX_CONTENT_CHARS, MemoryKind
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import Joined, Phrase, PhraseMatcher, WordList, kinds_by_phrase, match_phrases, split_list
-from segue.language.utterance import is_unspaced, own_words, words_of
+from segue.language.utterance import is_unspaced, own_words, sentences_of, words_of
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
 MOST_SEARCH_WORDS: Final = 48
 CUE_KINDS: Final = frozenset({*get_args(MemoryKind), "remember", "correction", "forget"})
 
-_SENTENCE_END: Final = re.compile(r"(?<=[。！？؟।\n])|(?<=[.!?…])\s+")
 _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 # Italian and French elide a word before an apostrophe: two words. In English the two are one.
 _ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)")
@@ -67,17 +66,17 @@ def may_state_facts(message: str) -> bool:
 
 def cued_sentences(message: str) -> Iterator[CuedSentence]:
     """Yields the sentences that may state a fact: no question but one to remember, none that asks to forget."""
-    for sentence in _SENTENCE_END.split(message):
+    for sentence in sentences_of(message):
         kinds = list(_cues_in(split_words(sentence)))
         if "remember" not in kinds and ("forget" in kinds or _QUESTION.search(sentence)):
             continue
         if kinds:
-            yield CuedSentence(sentence.strip(), "correction" if "correction" in kinds else kinds[0])
+            yield CuedSentence(sentence, "correction" if "correction" in kinds else kinds[0])
 
 
 def asks_to_forget(message: str) -> bool:
     """Returns whether the user wants something forgotten: `forget my address`, not `don't forget my birthday`."""
-    kinds = [set(_cues_in(split_words(each))) for each in _SENTENCE_END.split(message[:LONGEST_READ])]
+    kinds = [set(_cues_in(split_words(each))) for each in sentences_of(message[:LONGEST_READ])]
     return any("forget" in each and "remember" not in each for each in kinds)
 
 

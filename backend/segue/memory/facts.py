@@ -258,11 +258,12 @@ async def facts_without_embedding(connection: AsyncConnection, model: str, *, li
 
 
 async def set_embeddings(
-    connection: AsyncConnection, model: str, embeddings: Sequence[tuple[str, Sequence[float]]]
+    connection: AsyncConnection, model: str, embeddings: Sequence[tuple[str, str, Sequence[float]]]
 ) -> None:
-    fact = sa.update(memories).where(memories.c.id == sa.bindparam("of_id"))
-    statement = fact.values(embedding=sa.bindparam("as_embedding"), embedding_model=model)
-    values = [{"of_id": memory_id, "as_embedding": list(embedding)} for memory_id, embedding in embeddings]
+    """Each is of a fact's id and content. It is left out if the fact says something else by now."""
+    is_it = memories.c.id == sa.bindparam("of_id"), memories.c.content == sa.bindparam("says")
+    statement = sa.update(memories).where(*is_it).values(embedding=sa.bindparam("vector"), embedding_model=model)
+    values = [{"of_id": fact, "says": content, "vector": list(vector)} for fact, content, vector in embeddings]
     await connection.execute(statement, values)
 
 

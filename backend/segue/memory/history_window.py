@@ -184,7 +184,7 @@ def _repeated(window: Sequence[Message]) -> Iterator[tuple[Message, ShownForm]]:
         if "args" not in result:
             continue
         call = result["tool_name"], canonical_args(result["args"])
-        if call in succeeded:
+        if call in succeeded and result["status"] != "unknown" and message.turn_id != window[-1].turn_id:
             repeated.append(message)
         elif result["status"] == "succeeded":
             succeeded.add(call)

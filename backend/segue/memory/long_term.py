@@ -148,7 +148,7 @@ class LongTermMemory:
         for known, cosine in await facts.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
             if cosine >= SAME_MEANING and known.message_id != source.message_id:
                 await facts.supersede(connection, owner, known.id, by=memory.id)
-        await facts.set_embeddings(connection, model, [(memory.id, embedding)])
+        await facts.set_embeddings(connection, model, [(memory.id, memory.content, embedding)])
         return memory
 
     async def embed_missing(self) -> int:
@@ -159,7 +159,7 @@ class LongTermMemory:
         embeddings = await self.embed([content for _, content in lacking])
         if embeddings is None:
             return 0
-        found = [(memory_id, embedding) for (memory_id, _), embedding in zip(lacking, embeddings, strict=True)]
+        found = [(*fact, embedding) for fact, embedding in zip(lacking, embeddings, strict=True)]
         await self._database.transact(facts.set_embeddings, self._embedder.model, found)
         return len(found)
 

@@ -143,7 +143,7 @@ def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[sa.C
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` are what a client may give. To put it in its place is no activity. Raises NotFound."""
+    """`changes` are what a client may give. Archiving or pinning it does not count as activity. Raises NotFound."""
     if changes:
         if "title" in changes:
             changes = {**changes, "title_due_at": None}
@@ -302,12 +302,12 @@ async def search_said(
     """Returns passages (`seq`, `at`, `who`, `text`) of the newest MOST_MESSAGES of a session that have words of the
     query: those with most of its letters first, then the newest; none of another owner's, or of the turn that asks.
     """
-    as_written = (word.strip(_AROUND) for word in query.lower().split())
-    words = list(dict.fromkeys(filter(None, [*as_written, *search_words(query).split()])))[:MOST_WORDS]
+    as_written = (word.strip(_AROUND) for word in query.split())
+    distinct = {word.lower(): word for word in [*search_words(query).split(), *filter(None, as_written)]}
+    words = list(distinct.values())[:MOST_WORDS]
     if not words:
         return []
-    text = sa.func.lower(messages.c.content)
-    places = [sa.func.nullif(sa.func.strpos(text, word), 0) for word in words]
+    places = [sa.func.nullif(_place(messages.c.content, word), 0) for word in words]
     letters = (sa.case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
     score = sum(letters, sa.literal(0))  # a long word tells more than a short one
     start = sa.func.greatest(sa.func.least(*places) - PASSAGE_CHARS // 3, 1)
@@ -354,10 +354,10 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
     """Returns where the words stand, in the title or else in the newest message that has them all, and its id."""
 
     def has_all(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(*(sa.func.strpos(sa.func.lower(text), word.lower()) > 0 for word in words))
+        return sa.and_(*(_place(text, word) > 0 for word in words))
 
     def place(text: sa.ColumnElement[Any], message_id: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        start = sa.func.greatest(sa.func.strpos(sa.func.lower(text), words[0].lower()) - SNIPPET_CHARS // 3, 1)
+        start = sa.func.greatest(_place(text, words[0]) - SNIPPET_CHARS // 3, 1)
         return array([sa.func.substr(text, start, SNIPPET_CHARS), message_id])
 
     in_session = (messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None), messages.c.role != "tool")
@@ -366,3 +366,8 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
     found = found.where(*in_session, *between, has_all(messages.c.content))
     said = found.order_by(messages.c.seq.desc()).limit(1).scalar_subquery()
     return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)
+
+
+def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
+    """Returns where a word stands in any case, from 1, or 0. PostgreSQL's small letters are not always Python's."""
+    return sa.func.strpos(sa.func.lower(text), sa.func.lower(word))

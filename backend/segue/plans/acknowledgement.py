@@ -46,8 +46,6 @@ POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves t
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
-# Of a sentence beside a yes, what it may be read as and what it may be made of, if it asks for nothing.
-BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
@@ -55,6 +53,8 @@ RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
+# Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
+BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
 POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "named", "other", "thing"}

@@ -254,7 +254,12 @@ async def give(
     now: datetime,
     mandate_id: str | None = None,
 ) -> Row[Any]:
-    """Stores a mandate and returns its row, as it is if there is one with this id. Raises InvalidRequest."""
+    """Stores a mandate and returns its row, as it is if the user has one of this id. Raises InvalidRequest."""
+    mandate_id = mandate_id or new_id("man", now)
+    same = select(mandates).where(mandates.c.id == mandate_id, mandates.c.owner == owner)
+    given: Row[Any] | None = (await connection.execute(same)).one_or_none()
+    if given is not None:
+        return given
     if tool.always_asks or tool.ephemeral:
         raise InvalidRequest(f"{tool.name} takes no mandate: it asks about each call, or never asks.")
     if terms.valid_until is not None and terms.valid_until <= now:
@@ -263,7 +268,7 @@ async def give(
     if (await connection.execute(mine)).scalar_one() >= MAX_OF_USER:
         raise InvalidRequest(f"A user may have {MAX_OF_USER} mandates. Revoke some first.")
     row = {
-        "id": mandate_id or new_id("man", now),
+        "id": mandate_id,
         "owner": owner,
         "session_id": session_id if terms.scope == "session" else None,
         "agent": agent if terms.scope == "agent" else None,
@@ -280,9 +285,9 @@ async def give(
         "created_at": now,
     }
     stored = insert(mandates).values(row).on_conflict_do_nothing(index_elements=[mandates.c.id]).returning(mandates)
-    given: Row[Any] | None = (await connection.execute(stored)).one_or_none()
+    given = (await connection.execute(stored)).one_or_none()
     if given is None:
-        return (await connection.execute(select(mandates).where(mandates.c.id == row["id"]))).one()
+        return (await connection.execute(same)).one()
     await _tell(connection, "given", [given])
     return given
 

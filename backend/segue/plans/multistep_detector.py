@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any, Final, Literal, get_args
 
 from segue.language import lexicon
-from segue.language.utterance import fold, parse_utterance, split_folded, words_of
+from segue.language.utterance import fold, parse_utterance, sentences_of, split_folded, words_of
 
 LONGEST_READ: Final = 2_000  # characters; the rest of a longer message does not count
 
@@ -92,7 +92,6 @@ MANY_REQUESTS: Final = 3  # in separate sentences
 _QUOTED: Final = re.compile(
     r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"|«[^»]*»|“[^”]*”|„[^“”]*[“”]|「[^」]*」|『[^』]*』", re.DOTALL
 )
-_SENTENCE_END: Final = re.compile(r"[.!?]+(?=\s|$)|[。！？；;؛؟।\n]+")
 _PIECE_END: Final = re.compile(r"[,，、،:：&+]|[-=]>|→|\s[-–—]+\s")
 _ITEM: Final = re.compile(r"^[ \t]*(?:\(?\d{1,2}[.)、．）:]|\(?[a-h]\)|[-*•‣▪◦·–—]\s|[①-⑳])[ \t]*(\S.*)$", re.MULTILINE)
 # The first beginning is the only one that is tried: what follows no other 1) follows it.
@@ -177,7 +176,7 @@ def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
 def _sentences(text: str) -> dict[str, list[Sentence]]:
     """Returns the sentences of a text by language; a sentence counts in each language that has a verb in it."""
     read: dict[str, list[Sentence]] = defaultdict(list)
-    for sentence in _SENTENCE_END.split(text):
+    for sentence in sentences_of(text):
         pieces = [
             [_cues_at(words, at) for at in range(len(words))]
             for words in map(words_of, _PIECE_END.split(sentence))

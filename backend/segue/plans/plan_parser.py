@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from segue.domain.plan import MAX_STEPS, Step
 
@@ -25,8 +25,9 @@ MAX_DEPTH = 64
 MAX_CANDIDATES = 100
 MAX_BYTES = 1_000_000  # of the arguments of a step, about what a model can write itself
 _OPENING = re.compile(r"[{\[]")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)|[{}\[\]]', re.DOTALL)  # an open string ends with the text
-_TRAILING_COMMA = re.compile(r",(\s*[}\]])")
+_STRING = r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)'  # an open one ends with the text
+_TOKEN = re.compile(rf"{_STRING}|[{{}}\[\]]", re.DOTALL)
+_TRAILING_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 Shape = TypeVar("Shape", bound=BaseModel)
 AtPath = Callable[[Any, str], Awaitable[Any]]
 _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
@@ -63,6 +64,11 @@ class DraftStep(BaseModel):
 
 class Draft(BaseModel):
     steps: list[DraftStep]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return {"steps": value} if isinstance(value, list) else value
 
 
 def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Step, ...]:
@@ -194,15 +200,12 @@ def first_object(text: str, shape: type[Shape]) -> Shape | None:
 
 
 def find_json(text: str) -> Iterator[Any]:
-    """Yields the outermost {…} and […] of a text that parse as JSON, of the first 100; a list as `{"steps": list}`."""
+    """Yields the outermost {…} and […] of a text that parse as JSON, of the first 100."""
     for candidate in islice(_balanced(text), MAX_CANDIDATES):
         for attempt in (candidate, _TRAILING_COMMA.sub(r"\1", candidate)):
-            try:
-                value = orjson.loads(attempt)
-            except orjson.JSONDecodeError:
-                continue
-            yield {"steps": value} if isinstance(value, list) else value
-            break
+            with suppress(orjson.JSONDecodeError):
+                yield orjson.loads(attempt)
+                break
 
 
 def _balanced(text: str) -> Iterator[str]:

@@ -29,7 +29,6 @@ BESIDE: Final = "beside"
 BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an English word in any language
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_SENTENCE_END: Final = re.compile(r"[.!?؟](?=\s)|[。！？\n]")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
 
@@ -249,10 +248,7 @@ def asked_in(text: str | None) -> str | None:
     """Returns the last question in a text, None if it asks nothing."""
     said = text or ""
     end = max(said.rfind(mark) for mark in _QUESTION_MARKS)
-    if end < 0:
-        return None
-    start = max((before.end() for before in _SENTENCE_END.finditer(said, 0, end)), default=0)
-    return said[start : end + 1].strip()
+    return sentences_of(said[: end + 1])[-1] if end >= 0 else None
 
 
 def tool_words(name: str) -> Phrase:

@@ -249,15 +249,14 @@ async def settle_step(
     stored = await get_plan(connection, plan_id)
     match next((step.status for step in stored.plan.steps if step.id == step_id), None):
         case "running" if stored.plan.is_open:
-            moved = update_step(stored.plan, step_id, became, **found)
-            return await swap(connection, stored, moved)
+            with suppress(StalePlan):
+                return await swap(connection, stored, update_step(stored.plan, step_id, became, **found))
         case "unknown":
-            moved = correct_step(stored.plan, step_id, became, **found)
+            settled = replace(stored, plan=correct_step(stored.plan, step_id, became, **found))
             is_same = (plans.c.id == plan_id) & (plans.c.version == stored.plan.version)
-            await connection.execute(update(plans).where(is_same).values(_columns(replace(stored, plan=moved))))
-            return replace(stored, plan=moved)
-        case _:
-            return None
+            if (await connection.execute(update(plans).where(is_same).values(_columns(settled)))).rowcount:
+                return settled
+    return None
 
 
 async def decide(

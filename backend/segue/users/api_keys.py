@@ -142,7 +142,7 @@ async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
 
 
 async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
-    """Returns a key like one that is locked: of its user, what they may, name and term. That ends after the overlap."""
+    """Returns a key like a locked one: of its user, rights, name and term. The old key ends after the overlap."""
     ends = func.least(api_keys.c.expires_at, func.now() + overlap)
     await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(expires_at=ends))
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)

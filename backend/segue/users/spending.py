@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from math import ceil
 from typing import Annotated, Any, Final, Self
 from uuid import uuid4
@@ -206,9 +207,9 @@ class Books:
     async def _reserve(
         self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, among: str | None = None
     ) -> None:
-        token_cap, cost_cap = limits.tokens_per_day, limits.cost_per_day
-        standing = await usage_ledger.reserve(connection, wanted, token_cap=token_cap, cost_cap=cost_cap, among=among)
-        if not standing.reserved:
+        ask = usage_ledger.reserve if among is None else partial(usage_ledger.fits, group=among)
+        standing = await ask(connection, wanted, token_cap=limits.tokens_per_day, cost_cap=limits.cost_per_day)
+        if not standing.fits:
             raise self._refusal(wanted, standing, limits, among=among)
 
     async def release(self, owner: str, holder: str) -> None:

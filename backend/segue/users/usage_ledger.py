@@ -63,12 +63,12 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an owner, a group or all spent on a day, the cost that their other calls hold, and if it fitted."""
+    """What an owner, a group or all spent on a day, the cost that their other calls hold, and if more fits."""
 
-    reserved: bool
     tokens: int
     cost: Decimal
     held_cost: Decimal
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,7 @@ async def groups_of(connection: AsyncConnection, owner: str, day: date) -> list[
     return list(await connection.scalars(theirs.order_by(user_groups.c.name)))
 
 
-def _standing(
-    counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] | None = None,
-) -> tuple[sa.Select[Any], sa.ColumnElement[bool]]:
+def _standing(counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] | None = None) -> sa.Select[Any]:
     """Returns what was spent and is held on a day, by the owners that count or by all, and whether it fits."""
     tokens, cost = sa.bindparam("more_tokens", type_=sa.BigInteger), sa.bindparam("more_cost", type_=sa.Numeric)
     cap, cost_cap = sa.bindparam("token_cap", type_=sa.BigInteger), sa.bindparam("cost_cap", type_=sa.Numeric)
@@ -185,14 +183,15 @@ def _standing(
         sa.or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
         sa.or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
     )
-    sums = sa.select(spent_rows.c.tokens, spent_rows.c.cost, held_rows.c.cost.label("held_cost"))
-    return sums.select_from(spent_rows.join(held_rows, sa.literal(True))), fits
+    sums = spent_rows.c.tokens, spent_rows.c.cost, held_rows.c.cost.label("held_cost")
+    return sa.select(*sums, fits.label("fits")).select_from(spent_rows.join(held_rows, sa.literal(True)))
 
 
 def _reserve() -> sa.Select[Any]:
     """To be run under the lock of `reserve`: it reads what other reservations have committed."""
     owner = sa.bindparam("of_owner", type_=sa.Text)
-    standing, fits = _standing(lambda column: column == owner)
+    standing = _standing(lambda column: column == owner)
+    *sums, fits = standing.selected_columns
     others = reservations.c.owner == owner, reservations.c.holder != _HOLDER
     before = (reservations.c.holder == _HOLDER) & (reservations.c.epoch < sa.bindparam("at_epoch"))
     over = sa.delete(reservations).where(sa.or_(before, sa.and_(*others, sa.not_(_STILL_HELD)))).cte("over")
@@ -209,7 +208,7 @@ def _reserve() -> sa.Select[Any]:
     changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
     keys = [reservations.c.holder, reservations.c.epoch]
     reserved = made.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
-    return standing.add_columns(sa.select(reserved.cte("reserved")).exists().label("reserved")).add_cte(over)
+    return standing.with_only_columns(*sums, sa.select(reserved.cte("reserved")).exists().label("fits")).add_cte(over)
 
 
 def _sums(tokens: sa.ColumnElement[int], cost: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -227,34 +226,36 @@ _RESERVE = _reserve()
 _MEMBERS = sa.select(user_groups.c.owner).where(
     user_groups.c.name == sa.bindparam("of_group", type_=sa.Text), user_groups.c.day == _DAY
 )
-_OF_ALL, _FITS = _standing()
-_FITS_ALL = _OF_ALL.add_columns(_FITS.label("reserved"))
-_OF_GROUP, _FITS = _standing(lambda column: column.in_(_MEMBERS))
-_FITS_GROUP = _OF_GROUP.add_columns(_FITS.label("reserved"))
+_FITS_ALL, _FITS_GROUP = _standing(), _standing(lambda column: column.in_(_MEMBERS))
 
 
-async def reserve(
-    connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal, among: str | None = None
-) -> Standing:
+async def reserve(connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal) -> Standing:
     """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap. In
-    a transaction, which holds the lock of the owner's reservations until its end. With `among` it reserves nothing: it
-    says whether the day of all in that group together has room, empty for all owners, and holds the lock of these.
+    a transaction, which holds the lock of the owner's reservations until its end.
     """
-    lock = f"{SPEAKS_FOR}{among}" if among else among  # no owner begins like this
-    await connection.execute(OWNER_LOCK, {"of_owner": wanted.owner if lock is None else lock})
-    values = {
-        **({"of_group": among} if among else {"of_owner": wanted.owner}),
-        "on_day": wanted.day,
-        "by_holder": wanted.holder,
-        "at_epoch": wanted.epoch,
-        "more_tokens": wanted.tokens,
-        "more_cost": wanted.cost,
-        "lasts": timedelta(seconds=wanted.lasts_s),
-        "token_cap": token_cap,
-        "cost_cap": cost_cap,
-    }
-    statement = _RESERVE if among is None else _FITS_GROUP if among else _FITS_ALL
-    return Standing(**(await connection.execute(statement, values)).mappings().one())
+    values = {"of_owner": wanted.owner, "at_epoch": wanted.epoch, "lasts": timedelta(seconds=wanted.lasts_s)}
+    caps = {"token_cap": token_cap, "cost_cap": cost_cap}
+    return await _stand(connection, wanted, _RESERVE, {**values, **caps}, lock=wanted.owner)
+
+
+async def fits(
+    connection: AsyncConnection, wanted: Reservation, group: str, *, token_cap: int, cost_cap: Decimal
+) -> Standing:
+    """Returns whether the day of all in a group together has room, of all owners if it is empty, and reserves nothing.
+    In a transaction, which holds the lock of these until its end.
+    """
+    values = {"of_group": group} if group else {}
+    caps = {"token_cap": token_cap, "cost_cap": cost_cap}
+    lock = f"{SPEAKS_FOR}{group}" if group else ""  # no owner begins like this
+    return await _stand(connection, wanted, _FITS_GROUP if group else _FITS_ALL, {**values, **caps}, lock=lock)
+
+
+async def _stand(
+    connection: AsyncConnection, wanted: Reservation, statement: sa.Select[Any], values: Mapping[str, Any], *, lock: str
+) -> Standing:
+    await connection.execute(OWNER_LOCK, {"of_owner": lock})
+    more = {"more_tokens": wanted.tokens, "more_cost": wanted.cost, "on_day": wanted.day, "by_holder": wanted.holder}
+    return Standing(**(await connection.execute(statement, {**more, **values})).mappings().one())
 
 
 async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:

@@ -78,6 +78,20 @@ async def test_an_answer_fits_the_schema_after_tools_and_one_repair_and_a_stream
     assert provider.instruction().startswith(MENDING)
 
 
+async def test_brackets_in_prose_are_no_json_object_and_a_list_in_a_fence_is_one_of_its_schema(
+    ai: AsyncOpenAI, service: Client, provider: Provider
+) -> None:
+    provider.will(says("The capital of Italy is Rome [1]."), says('{"capital": "Rome"}'))
+    asked = await ai.chat.completions.create(
+        model="segue", messages=user("Which city?"), response_format={"type": "json_object"}
+    )
+    assert json.loads(asked.choices[0].message.content or "") == {"capital": "Rome"}
+    provider.will(says("```json\n[1, 2]\n```"))
+    schema = {"type": "array", "items": {"type": "integer"}}
+    answer = await service.chat(await service.new_session(), "Which ones?", output_schema=schema)
+    assert (answer["output"], answer["message"]["content"]) == ([1, 2], "[1,2]")
+
+
 async def test_an_answer_that_fits_no_second_time_either_is_an_error_that_says_what_is_wrong(
     service: Client, provider: Provider
 ) -> None:

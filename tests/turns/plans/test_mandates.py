@@ -10,6 +10,10 @@ from pydantic import SecretStr
 
 from segue import ProposedCall, ToolContext, tool
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.tool import ToolSpec
+from segue.plans import mandates
+from segue.plans.mandates import Terms
 from segue.plans.policy import gives_leave
 from tests.support.logs import awaiting
 from tests.support.plans import Frozen, press
@@ -227,6 +231,22 @@ async def test_a_mandate_that_cannot_be_is_refused(client: Client, clock: Frozen
         refused = await client.http.post("/mandates", json={"tool": "pay", "scope": "user", **terms})
         assert refused.json().get("code") == code, (terms, refused.text)
     assert (await client.get("/mandates"))["items"] == []
+
+
+async def test_a_proposal_that_is_carried_out_again_is_the_mandate_that_it_was_also_at_the_bound(
+    database_url: str, clock: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mandates, "MAX_OF_USER", 1)
+    spec, until = ToolSpec("pay", "Pays somebody.", {}, effect="destructive"), clock.now + timedelta(days=1)
+    terms = Terms.model_validate({"tool": "pay", "scope": "user", "valid_until": until})
+    database = Database(database_url)
+    rows = []
+    for now in (clock.now, until):
+        of: Any = {"session_id": None, "agent": None, "time_zone": "UTC", "mandate_id": "man_1"}
+        async with database.transaction() as connection:
+            rows.append(await mandates.give(connection, "ada", terms, spec, now=now, **of))
+    assert rows[0] == rows[1]
+    await database.close()
 
 
 @pytest.mark.parametrize("language", first(1, WORDS))

@@ -38,6 +38,13 @@ async def deliver(what: str, context: ToolContext) -> dict[str, Any]:
     return {"delivered": what}
 
 
+@tool(effect="write")
+async def wrap() -> None:
+    """Wrap what is ordered."""
+    fields = {"copies": {"type": "integer"}, "gift": {"type": "boolean"}, "colour": {"type": "string"}}
+    raise ToolAsks(UserRequest("form", "How?", schema={"type": "object", "properties": fields, "required": [*fields]}))
+
+
 @tool(effect="read_only")
 async def balance(context: ToolContext) -> dict[str, Any]:
     """Read the balance."""
@@ -54,10 +61,17 @@ async def nags() -> None:
     raise ToolAsks(UserRequest("form", "Again?", schema={"type": "object", "properties": {}}))
 
 
+@tool(effect="write")
+async def set_aside(amount: int) -> dict[str, Any]:
+    """Set money aside."""
+    given.append([amount])
+    return {"set_aside": amount}
+
+
 @pytest.fixture
 async def client(settings: Settings, clock: Frozen) -> AsyncIterator[Client]:
     given.clear()
-    async with running(settings, clock=clock, tools=[deliver, balance, nags]) as served:
+    async with running(settings, clock=clock, tools=[deliver, wrap, balance, nags, set_aside]) as served:
         yield served
 
 
@@ -142,6 +156,16 @@ async def test_what_is_missing_is_asked_again_and_what_the_user_did_not_say_is_m
     assert given[1:] == [[("accept", {"address": "via Roma 3", "guests": 2}, {"asked": 1})]]
 
 
+async def test_a_zero_and_a_no_that_the_user_has_given_are_shown_while_more_is_asked(
+    client: Client, provider: Provider
+) -> None:
+    session, _ = await asked(client, provider, "wrap")
+    provider.will(reads("answer", copies=0, gift=False))
+    answer = await client.chat(session, "zero copie, e non è un regalo")
+    assert answer["plan"]["steps"][0]["asks"]["given"] == {"copies": 0, "gift": False}
+    assert "- copies*: 0\n- gift*: False\n- colour*\n" in answer["message"]["content"]
+
+
 async def test_a_no_runs_nothing_that_changes_the_world_and_is_told_to_what_only_reads(
     client: Client, provider: Provider
 ) -> None:
@@ -195,3 +219,19 @@ async def test_two_calls_of_a_round_that_ask_are_asked_about_one_after_the_other
     answer = (await decide(client, session, answer["plan"]["version"], answer=ADDRESS)).json()
     assert answer["plan"]["status"] == "completed"
     assert [len(each) for each in given] == [0, 0, 1, 0, 1]
+
+
+async def test_a_call_that_a_weak_yes_holds_is_asked_about_after_what_another_call_of_the_round_asks(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    provider.will(says("Metto da parte 50 euro?"), calls(("balance", {}), ("set_aside", {"amount": 50})))
+    await client.chat(session, "Vorrei risparmiare")
+    answer = await client.chat(session, "ottimo")
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["waiting", "pending"]
+    answer = await client.chat(session, "sì")
+    assert (answer["plan"]["status"], given) == ("waiting", [[], ["accept"]])
+    assert "amount: 50" in answer["message"]["content"]
+    provider.will(says("Fatto."))
+    assert (await client.chat(session, "sì"))["plan"]["status"] == "completed"
+    assert given[2:] == [[50]]
