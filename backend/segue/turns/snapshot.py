@@ -38,7 +38,7 @@ TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not e
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredParts:
     """What the stores have of a session. `known` are its recent results, `in_view` the bytes of those that the model is
     about to see at least as references, by tool call, and `kept` those of them that are small and still there.
     """
@@ -115,7 +115,7 @@ async def load_context(
 
 async def _read(
     deps: TurnDeps, claim: Claim, made_by: tuple[str, ...], *, now: datetime, coming: Message | None
-) -> _Stored:
+) -> _StoredParts:
     session_id, turn_id, settings = claim.key.session_id, claim.key.turn_id, deps.settings
     memory = None
     if claim.last_turn_id is not None:
@@ -149,13 +149,13 @@ async def _read(
         in_view |= {reference["tool_call_id"]: reference.get("size_bytes", 0) for reference in shown}
         most = settings.tool_result_inline_bytes
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most) if in_view else {}
-    return _Stored(window, messages, pending, decided, earlier, memory, known, beyond_summary, in_view, kept)
+    return _StoredParts(window, messages, pending, decided, earlier, memory, known, beyond_summary, in_view, kept)
 
 
 async def _content(
     deps: TurnDeps,
     claim: Claim,
-    stored: _Stored,
+    stored: _StoredParts,
     chooser: ToolChooser,
     facts: Sequence[Memory],
     instructions: Instructions,
@@ -232,7 +232,7 @@ def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[R
     return tuple(reference for reference in known if reference.tool_call_id in in_window)
 
 
-def _inline(stored: _Stored, turn_id: str, *, most: int) -> dict[str, str]:
+def _inline(stored: _StoredParts, turn_id: str, *, most: int) -> dict[str, str]:
     """Returns the small successful results of ended turns by tool call: of each turn the first, up to `most`."""
     inline: dict[str, str] = {}
     room: dict[str, int] = {turn_id: 0}
