@@ -76,7 +76,7 @@ class Decided:
     button: Button
     key: str | None
     continues: bool = True
-    calls: Mapping[tuple[str | None, str], str] = field(default_factory=dict)
+    calls: Mapping[tuple[str, str], str] = field(default_factory=dict)
     denied: tuple[str, ...] = ()
 
 
@@ -265,7 +265,7 @@ def _continued(parts: Sequence[Json]) -> Decided | None:
     plan_id, version = last[-1][0].group(1, 2)
     yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
     chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
-    calls = {(part.get("toolName"), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
+    calls = {(str(part.get("toolName")), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
     button = Button("confirm" if yes else "reject", int(version), plan_id=plan_id, chosen=chosen)
     denied = tuple(match[0] for match, _ in last if match[0] not in calls.values())
     return Decided(button, f"approval:{plan_id}:{version}", calls=calls, denied=denied)
@@ -424,7 +424,7 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
             if before is not None and is_id("msg", before):
                 before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
-            shown = {each.get("id") for each in body.messages}
+            shown = [each.get("id") for each in body.messages]
             while turn_id is not None and turn_id not in shown and await _is_decision(connection, turn_id):
                 turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
         elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
