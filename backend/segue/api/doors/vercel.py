@@ -419,7 +419,10 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
         return None
     async with client.services.database.read_only() as connection:
         turn_id = body.message_id
-        if body.trigger == "submit-message":
+        if turn_id is None:
+            last = await last_in_history(connection, session_id)
+            turn_id = last.id if last else None
+        elif body.trigger == "submit-message" or not is_id("turn", turn_id):
             before = _answer_before(body.messages)
             if before is not None and is_id("msg", before):
                 before = (await get_message(connection, client.caller, session_id, before)).turn_id
@@ -427,8 +430,6 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
             shown = [each.get("id") for each in body.messages]
             while turn_id is not None and turn_id not in shown and await _is_decision(connection, turn_id):
                 turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
-        elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
-            turn_id = last.id
         said = await user_messages_of(connection, turn_id) if turn_id is not None else []
         is_of_page = bool(said) and said[0].content == PAGE_MESSAGE
         asked = await plan_taken_on(connection, said[0].turn_id, session_id) if is_of_page else None
