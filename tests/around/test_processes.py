@@ -4,7 +4,9 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,36 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
-from tests.support.commands import segue
+from tests.support.commands import Started, segue
+from tests.support.fork_client import Streams
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.service import Client, Process
 from tests.support.stores import looking_into
+
+SUPERVISING = """
+import os, select
+from functools import partial
+from segue.around.processes import ProcessSupervisor
+from segue.log import configure_logging
+
+configure_logging(level="INFO", log_format="json")
+broken_first = iter(["broken", "mended", "broken"])
+
+def run(settings, place):
+    if settings != "broken":
+        place.ready()
+    os.write(1, f'"runs {settings}"\\n'.encode())
+    ended, _, _ = select.select([place.supervisor_gone, *([0] if settings == "broken" else [])], [], [])
+    return len(os.read(ended[0], 1))
+
+def renewed():
+    settings = next(broken_first)
+    os.write(1, f'"read {settings}"\\n'.encode())
+    return partial(run, settings)
+
+raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=60).run())
+"""
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
@@ -130,6 +157,44 @@ async def test_a_hangup_with_settings_that_cannot_be_leaves_all_as_it_is(setting
         await asyncio.to_thread(served.wait_for, "process_left", times=2)
         assert (await client.http.get("/health/live")).status_code == 200
     assert len(pids(served)) == 4
+
+
+async def test_a_second_hangup_while_the_first_renewal_fails_renews_to_what_it_has_read() -> None:
+    reads, writes = os.pipe()  # a process with the broken settings ends once it has read from it
+
+    def supervising(_: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams) -> Started:
+        command, (_, stdout, stderr) = [sys.executable, "-c", SUPERVISING], streams
+        return subprocess.Popen(command, cwd=cwd, env=environment, stdin=reads, stdout=stdout, stderr=stderr)
+
+    supervisor = Process({}, ready="process_ready", start=supervising)
+
+    async def logged(event: str, times: int = 1) -> None:
+        await asyncio.to_thread(supervisor.wait_for, event, times=times)
+
+    def hang_up() -> None:
+        os.kill(supervisor.pid, signal.SIGHUP)
+
+    try:
+        await asyncio.to_thread(supervisor.start)
+        await logged("runs good", times=2)
+        hang_up()
+        await logged("runs broken")
+        hang_up()
+        await logged("read mended")
+        os.write(writes, b"e")
+        await logged("runs mended", times=2)
+        await logged("process_left", times=2)
+        hang_up()
+        await logged("runs broken", times=2)
+        os.write(writes, b"e")
+        await logged("renewal_failed")
+        os.kill(pids(supervisor)[-1], signal.SIGKILL)
+        await logged("runs mended", times=3)
+        assert supervisor.stop() == 0
+    finally:
+        supervisor.kill()
+        os.close(reads)
+        os.close(writes)
 
 
 async def test_without_their_supervisor_the_processes_end_and_leave_the_port(settings: Settings) -> None:
