@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,45 @@ def renewed():
 
 raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=60).run())
 """
+
+
+RUNNING_DOWN = """
+import asyncio, os
+from contextlib import asynccontextmanager
+from segue.around.serve import _serve
+from segue.config import Settings
+from segue.main import create_app
+
+settings = Settings(port=0)
+app = create_app(settings)
+lifespan = app.router.lifespan_context
+
+async def stay():
+    os.write(1, b'"runs"\\n')
+    try:
+        await asyncio.Event().wait()
+    finally:
+        os.write(1, b'"runs down"\\n')
+        await asyncio.to_thread(os.read, 0, 1)
+        os.write(1, b'"has run down"\\n')
+
+@asynccontextmanager
+async def left_behind(app):
+    async with lifespan(app) as state:
+        left = asyncio.create_task(stay())
+        yield state
+
+app.router.lifespan_context = left_behind
+raise SystemExit(_serve(app, settings, None, None))
+"""
+
+
+def scripted(
+    script: str, stdin: int, _: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams
+) -> Started:
+    """Starts a Python that runs this, for what no command does at a given moment."""
+    command = [sys.executable, "-c", script]
+    return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=streams[1], stderr=streams[2])
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
@@ -162,11 +202,7 @@ async def test_a_hangup_with_settings_that_cannot_be_leaves_all_as_it_is(setting
 async def test_a_second_hangup_while_the_first_renewal_fails_renews_to_what_it_has_read() -> None:
     reads, writes = os.pipe()  # a process with the broken settings ends once it has read from it
 
-    def supervising(_: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams) -> Started:
-        command, (_, stdout, stderr) = [sys.executable, "-c", SUPERVISING], streams
-        return subprocess.Popen(command, cwd=cwd, env=environment, stdin=reads, stdout=stdout, stderr=stderr)
-
-    supervisor = Process({}, ready="process_ready", start=supervising)
+    supervisor = Process({}, ready="process_ready", start=partial(scripted, SUPERVISING, reads))
 
     async def logged(event: str, times: int = 1) -> None:
         await asyncio.to_thread(supervisor.wait_for, event, times=times)
@@ -202,6 +238,23 @@ async def test_without_their_supervisor_the_processes_end_and_leave_the_port(set
         served.kill()  # returns once no process holds its output
         with pytest.raises(httpx2.ConnectError):
             await client.http.get("/health/live")
+
+
+async def test_a_process_that_is_told_to_end_while_its_loop_runs_down_is_not_cut_off(settings: Settings) -> None:
+    reads, writes = os.pipe()  # the loop has run down once it has read from it
+    served = Process(environment_of(settings), ready='"runs"', start=partial(scripted, RUNNING_DOWN, reads))
+    try:
+        await asyncio.to_thread(served.start)
+        os.kill(served.pid, signal.SIGTERM)
+        await asyncio.to_thread(served.wait_for, "runs down")
+        os.kill(served.pid, signal.SIGTERM)
+        os.write(writes, b"e")
+        assert await asyncio.to_thread(served.ended) == 0
+    finally:
+        served.kill()
+        os.close(reads)
+        os.close(writes)
+    assert served.log[-1] == '"has run down"\n'
 
 
 def test_processes_that_cannot_start_end_all() -> None:

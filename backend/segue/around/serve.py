@@ -101,7 +101,6 @@ def serve(
 
 
 def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -116,6 +115,7 @@ def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None
         timeout_graceful_shutdown=max(round(settings.shutdown_grace_s * REQUEST_SHARE), 1),
     )
     server = _Server(config, place)
+    signal.signal(signal.SIGTERM, server.handle_exit)  # uvicorn's, until the end: a late one cuts off nothing
     with suppress(KeyboardInterrupt):
         server.run(sockets)
     return 0 if server.started else STARTUP_FAILURE
