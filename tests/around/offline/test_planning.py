@@ -53,6 +53,12 @@ def test_a_correction_without_a_value_or_with_two_of_a_kind_changes_nothing(repl
     assert corrected(reply, TABLE) == []
 
 
+@pytest.mark.parametrize("reply", ["yes, but on 30 February", "sì, ma il 30 febbraio", "no, on 2027-13-45"])
+def test_a_day_that_there_is_not_changes_nothing(reply: str) -> None:
+    assert corrected(reply, {**TABLE, "guest": "Bob"}, {"guest": "Bob"}) == []
+    assert corrected(reply, {"guest": "Bob", "people": 2}) == []
+
+
 def test_of_two_arguments_of_a_kind_none_is_replaced() -> None:
     assert corrected("no, for Anna Bianchi", TABLE, TABLE) == []
     assert corrected("4 people", {**TABLE, "chairs": 2}) == []

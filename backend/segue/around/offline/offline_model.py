@@ -7,6 +7,7 @@ answers messages, `fill_arguments.py` fills arguments, `vocabulary.py` has the w
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -127,15 +128,17 @@ def correct_plan(messages: Sequence[BaseMessage]) -> str:
 def _values_in(talk: Talk) -> dict[str, list[str]]:
     """Returns what a message says, by kind: what is a part of an address or a day is neither number nor name."""
     said_on = talk.now.date() if talk.now else date.min
-    days = [date(year or said_on.year, month, day) for year, month, day in dates_in(talk.message)]
-    named = [*map(str, days), *days_meant(talk.message, said_on).values()]
+    dates, days = dates_in(talk.message), list(days_meant(talk.message, said_on).values())
+    for year, month, day in dates:
+        with suppress(ValueError):  # 30 February
+            days.append(str(date(year or said_on.year, month, day)))
     addresses = ADDRESS.findall(talk.message)
     rest = ADDRESS.sub(" ", talk.message)
     return {
         "address": addresses,
-        "day": named,
-        "number": [] if named else NUMBER.findall(rest),
-        "name": [] if addresses or named else _CAPITALISED.findall(rest),
+        "day": days,
+        "number": [] if dates or days else NUMBER.findall(rest),
+        "name": [] if addresses or dates or days else _CAPITALISED.findall(rest),
     }
 
 
