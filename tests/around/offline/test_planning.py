@@ -70,6 +70,12 @@ def test_a_number_is_read_as_it_is_written(reply: str, before: Any, after: Any) 
     assert corrected(reply, {"people": before}) == [{"people": after}]
 
 
+def test_a_name_begins_with_capitals_and_takes_the_place_of_a_text_alone() -> None:
+    assert corrected("لا، خمسة فقط", {"who": "Bob"}) == []
+    assert corrected("no, for Żaneta Ólafs", {"who": "Bob"}) == [{"who": "Żaneta Ólafs"}]
+    assert corrected("no, for Anna Bianchi", {"who": None, "is_new": True}) == []
+
+
 def test_of_two_arguments_of_a_kind_none_is_replaced() -> None:
     assert corrected("no, for Anna Bianchi", TABLE, TABLE) == []
     assert corrected("4 people", {**TABLE, "chairs": 2}) == []

@@ -139,7 +139,7 @@ def _values_in(talk: Talk) -> dict[str, list[str]]:
         "address": addresses,
         "day": days,
         "number": [] if dates or days else NUMBER.findall(rest),
-        "name": [] if addresses or dates or days else _CAPITALISED.findall(rest),
+        "name": [] if addresses or dates or days else [*filter(_is_capitalised, _CAPITALISED.findall(rest))],
     }
 
 
@@ -150,7 +150,14 @@ def _number(written: str) -> float:
 
 def _is(kind: str, value: object) -> bool:
     form = {"address": ADDRESS, "day": _DAY, "number": NUMBER, "name": _NAME_ALONE}[kind]
-    return not isinstance(value, bool) and form.fullmatch(str(value)) is not None
+    if type(value) not in ((str, int, float) if kind == "number" else (str,)):
+        return False
+    return form.fullmatch(str(value)) is not None and (kind != "name" or _is_capitalised(str(value)))
+
+
+def _is_capitalised(words: str) -> bool:
+    """A letter of a script without capitals is none."""
+    return all(word[0].isupper() for word in words.split())
 
 
 def fill_call(messages: Sequence[BaseMessage], tool: vocab.OfferedTool) -> AIMessage:
