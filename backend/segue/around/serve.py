@@ -186,7 +186,8 @@ async def _started(services: Services, place: ProcessPlace | None) -> None:
     if place is not None:
         loop = asyncio.get_running_loop()
         loop.add_reader(place.supervisor_gone, _leave, loop, place)
-        await services.metrics.share(place.folder, place.number)
+        with suppress(FileNotFoundError):  # the supervisor was killed, and another process has left before
+            await services.metrics.share(place.folder, place.number)
         place.ready()
     # Now that the lifespan has imported what the settings need: a full collection halted the process for 0.2 s, which
     # was a fifth of the processor time of a turn.
