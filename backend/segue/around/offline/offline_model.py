@@ -28,7 +28,7 @@ from segue.models.reply import AnswerPart, ModelCall, ProviderModel, RequestOpti
 from segue.plans.multistep_detector import needs_own_things_first
 
 WORD_DELAY_S = 0.02  # between two words of a stream
-MANY = 2**53  # from here on JSON has no whole numbers
+MOST_DIGITS = 16  # of a whole number in JSON
 NO_STEPS = '{"steps": []}'
 _WORD = re.compile(r"\S+\s*|\s+")
 _BARRED = re.compile(r"^- No step uses (.+)\.$", re.MULTILINE)
@@ -121,7 +121,8 @@ def correct_plan(messages: Sequence[BaseMessage]) -> str:
         places = [(step["args"], key) for step in steps for key, old in step.get("args", {}).items() if _is(kind, old)]
         if len(places) == 1:
             args, key = places[0]
-            args[key] = value if isinstance(args[key], str) else _number(value)
+            number = int if value.isdecimal() and len(value) < MOST_DIGITS else float
+            args[key] = value if isinstance(args[key], str) else number(value)
             corrected = True
     return orjson.dumps({"steps": steps if corrected else []}).decode()
 
@@ -141,11 +142,6 @@ def _values_in(talk: Talk) -> dict[str, list[str]]:
         "number": [] if dates or days else NUMBER.findall(rest),
         "name": [] if addresses or dates or days else [*filter(_is_capitalised, _CAPITALISED.findall(rest))],
     }
-
-
-def _number(written: str) -> float:
-    number = float(written)
-    return int(number) if number.is_integer() and number < MANY else number
 
 
 def _is(kind: str, value: object) -> bool:
