@@ -362,12 +362,9 @@ class Calls:
                 with anyio.CancelScope(shield=True):
                     await turn.cancel()
             raise
-        except Refused:
-            self._turns.pop(request, None)
-            raise
         finally:
             beats.cancel()
-        self._turns.pop(request, None)
+            self._turns.pop(request, None)
         if event["type"] == "RUN_ERROR":
             raise ToolError(turn_problem(event, MCP_ADVICE))
         return dict(event["result"])
