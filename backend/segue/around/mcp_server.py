@@ -34,6 +34,7 @@ from segue.around.service_client import (
     waiting_steps,
 )
 from segue.around.terminal import one_line
+from segue.domain.session import LONGEST_MESSAGE
 from segue.language.shown_call import CallView
 from segue.version import VERSION
 
@@ -165,7 +166,7 @@ class Tools:
     async def send_message(
         self,
         session_id: SessionArgument,
-        message: Annotated[str, Field(min_length=1, max_length=32_000, description="What to say to the agent.")],
+        message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, description="What to tell the agent.")],
         ctx: McpContext,
         message_id: Annotated[
             str | None,
