@@ -33,7 +33,7 @@ async def chats(lines: list[str], *arguments: str, **environment: str) -> subpro
 
 
 async def test_one_that_goes_on_shows_the_last_six_messages_of_a_long_conversation(
-    service: Client, provider: Provider, shelf: Shelf, home: dict[str, str]
+    service: Client, provider: Provider, home: dict[str, str]
 ) -> None:
     session = await service.new_session()
     provider.will(*(says(f"answer {number}") for number in range(4)))

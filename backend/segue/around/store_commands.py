@@ -102,7 +102,7 @@ def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
     return check
 
 
-UserOption = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_owner))]
+UserOption = Annotated[str, typer.Option("--user", help="The user.", callback=_one_of(is_owner))]
 AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
 
 users = typer.Typer(no_args_is_help=True)

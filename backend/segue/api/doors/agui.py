@@ -235,7 +235,7 @@ class RunAgentInput(CamelInput):
     run_id: Annotated[ClientId, doc("Made by the client. The same run, sent again, is the same turn.")]
     messages: Annotated[
         list[Json],
-        doc("The history as the client has it. Read is what the user or the page says last; if nothing: show it."),
+        doc("The history. Only what the user or the page added last is read; if nothing is new, the session is shown."),
     ]
     tools: Annotated[list[Json] | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
     context: Annotated[list[Json] | None, doc("What the page says of itself. The agent sees 8,000 characters.")] = None
@@ -403,7 +403,9 @@ async def _begin(
 
 
 def is_shown(message: Message, running: str | None) -> bool:
-    """Returns whether a page shows a message: none that stands for its own results, or comes as event of a turn."""
+    """Returns whether the history of a page has this message. Left out: one that cannot be read, the one that stands
+    for the page's own results, and what the running turn has said, which comes with its events.
+    """
     if isinstance(message, UnreadableMessage):
         return False
     return message.content != PAGE_MESSAGE if message.role == "user" else message.turn_id != running

@@ -40,7 +40,7 @@ EVENTS: Final = described_stream(
     "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
     'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
 )
-# What a client wants beside.
+# Members that OpenAI's clients require. They say nothing about the turn.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 _STATUS_OF: Final = {"stop": "completed", "length": "incomplete"}
 SERVER_LABEL: Final = "segue"  # where tools run, for clients

@@ -69,8 +69,8 @@ router = router_of("doors", "/api/chat", route_class=DoorRoute)
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A decision that a message brings, taken once under the `key`. What a page has added to a message of the
-    assistant's `continues` that; of approvals `calls` are by tool and arguments the ids of those given, `denied` the
-    others.
+    assistant's `continues` that. `calls` maps the tool and arguments of each approved call to its id; `denied` has the
+    ids of the others.
     """
 
     button: Button
@@ -197,7 +197,9 @@ class UiChat(CamelInput):
 
     id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
     messages: Annotated[
-        list[Json], Field(min_length=1), doc("The chat as the client has it. Only the last one is read.")
+        list[Json],
+        Field(min_length=1),
+        doc("The chat as the client has it. Of all but the last only ids and roles are read, to find what is edited."),
     ]
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
     message_id: Annotated[ClientId | None, doc("The message to regenerate, or that was edited.")] = None
