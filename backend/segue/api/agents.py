@@ -7,7 +7,7 @@ from fastapi import Path
 
 from segue.api.deps import IdentityDep, Ops, Services, ServicesDep, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Page, one_page
+from segue.api.schemas import AnyLimit, Page
 from segue.domain.agent import LIMITS, TurnOption
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
@@ -52,8 +52,8 @@ class AgentDescription:
     options: Annotated[tuple[TurnOption, ...], doc("What a client may ask of a turn of its.")]
 
 
-@router.get("", dependencies=[one_page])
-async def list_agents(services: ServicesDep, identity: IdentityDep) -> Page[AgentDescription]:
+@router.get("")
+async def list_agents(services: ServicesDep, identity: IdentityDep, _: AnyLimit = 50) -> Page[AgentDescription]:
     """Lists the agents that a session of the caller's may have."""
     agents = services.agents.of(identity.user, identity.groups)
     return Page([_described(services, speaker, identity) for speaker in agents.values()], None)

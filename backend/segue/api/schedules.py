@@ -178,11 +178,10 @@ def _check_overlap(overlap: str, *, new_session: bool) -> None:
         raise InvalidRequest("A session runs one turn at a time: `parallel` goes with `new_session` only.")
 
 
-async def _zone_of(
-    connection: AsyncConnection, services: Services, caller: str, when: When, session_id: str | None
-) -> str:
-    if when.time_zone is None and session_id is not None:
-        return (await get_session(connection, caller, session_id)).time_zone
+async def _zone_of(connection: AsyncConnection, services: Services, caller: str, when: When, of: str | None) -> str:
+    """`of` is the session that has one where none is given."""
+    if when.time_zone is None and of is not None:
+        return (await get_session(connection, caller, of)).time_zone
     return when.time_zone or services.settings.time_zone
 
 

@@ -291,14 +291,9 @@ Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
 BY_NAME: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
+# Of a list that is given whole: who reads all lists alike sends one.
+AnyLimit = Annotated[int, Query(alias="limit", ge=1, le=200, include_in_schema=False)]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
-
-
-def _one_page(limit: Annotated[int, Query(ge=1, le=200, include_in_schema=False)] = 50) -> None:
-    """A list that is given whole takes a limit too, as one who reads all lists alike sends it."""
-
-
-one_page = Depends(_one_page)
 
 
 @dataclass(frozen=True, slots=True)

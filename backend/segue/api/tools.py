@@ -87,8 +87,10 @@ class ToolDescription:
     changed_at: Annotated[datetime | None, doc("Since when its server defines it like this; null if it always did.")]
 
 
-@router.get("", dependencies=[schemas.one_page])
-async def list_tools(services: ServicesDep, caller: Caller, origin: OriginDep) -> schemas.Page[ToolDescription]:
+@router.get("")
+async def list_tools(
+    services: ServicesDep, caller: Caller, origin: OriginDep, _: schemas.AnyLimit = 50
+) -> schemas.Page[ToolDescription]:
     """Lists the tools that the caller may use, as the model sees them."""
     specs = [tool.spec for tool in services.tools.tools_for(caller, origin.groups).values()]
     changed = await changed_at(services.database, specs)

@@ -251,8 +251,7 @@ class Tools:
 
     def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> mcp_types.CallToolResult:
         plan, waits = answer["plan"], None
-        said = answer["message"]["content"] if "message" in answer else "The user has not decided."
-        text = said
+        text = said = answer["message"]["content"] if "message" in answer else "The user has not decided."
         if waiting_step(plan) is not None:
             asked = question(plan, self._whole(ctx, answer["session_id"]))
             waits = Waits(plan_id=plan["id"], version=plan["version"], question=asked)

@@ -115,12 +115,11 @@ def correct_plan(messages: Sequence[BaseMessage]) -> str:
     talk = Talk.of(messages, [])
     known = (orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"id":'))
     steps = [step for step in known if step["status"] in NOT_STARTED and isinstance(step.get("args", {}), dict)]
-    given = {kind: values[0] for kind, values in _values_in(talk).items() if len(values) == 1}
     corrected = False
-    for kind, value in given.items():
+    for kind, values in _values_in(talk).items():
         places = [(step["args"], key) for step in steps for key, old in step.get("args", {}).items() if _is(kind, old)]
-        if len(places) == 1:
-            args, key = places[0]
+        if len(values) == len(places) == 1:
+            [value], [(args, key)] = values, places
             number = int if value.isdecimal() and len(value) < MOST_DIGITS else float
             args[key] = value if isinstance(args[key], str) else number(value)
             corrected = True
@@ -146,9 +145,8 @@ def _values_in(talk: Talk) -> dict[str, list[str]]:
 
 def _is(kind: str, value: object) -> bool:
     form = {"address": ADDRESS, "day": _DAY, "number": NUMBER, "name": _NAME_ALONE}[kind]
-    if type(value) not in ((str, int, float) if kind == "number" else (str,)):
-        return False
-    return form.fullmatch(str(value)) is not None and (kind != "name" or _is_capitalised(str(value)))
+    fits = isinstance(value, str) or (kind == "number" and type(value) in (int, float))
+    return fits and form.fullmatch(str(value)) is not None and (kind != "name" or _is_capitalised(str(value)))
 
 
 def _is_capitalised(words: str) -> bool:
