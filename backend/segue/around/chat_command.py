@@ -326,8 +326,7 @@ class Conversation:
         for number, session in enumerate(found, start=1):
             here = "*" if session["id"] == self.session_id else " "
             at, title = local_time(session["updated_at"]), one_line(session["title"] or "untitled")
-            messages = f"{session['message_count']} messages"
-            self.screen.line(f"{here}{number:3}  {at}  {session['id']}  {title}, {messages}")
+            self.screen.line(f"{here}{number:3}  {at}  {session['id']}  {title}, {session['message_count']} messages")
         if not found:
             self.screen.note("There are none yet.")
 

@@ -242,9 +242,7 @@ class RunAgentInput(CamelInput):
     state: Annotated[Any, doc("The page's state, as `context`. `plan` in it is this service's and not read.")] = None
     forwarded_props: Annotated[ForwardedProps | None, doc("For this service.")] = None
     protocol_version: Annotated[str | None, Field(max_length=20), doc("Answered with this service's.")] = None
-    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("The answer to the interrupt.")] = (
-        None
-    )
+    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("Answers the interrupt.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +381,8 @@ async def _begin(
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
     """Returns the turn and the messages of `run_events`. Raises what `say` and `decide` raise."""
     if run.text is not None:
-        if not run.is_new:
-            is_known = await client.services.read(turn_of_key, client.caller, session.id, key) is not None
-            if not is_known:
-                return await _look(client, session)
+        if not run.is_new and await client.services.read(turn_of_key, client.caller, session.id, key) is None:
+            return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
         request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
         admitted = await clients.say(client, session.id, request, files)

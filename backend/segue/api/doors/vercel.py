@@ -50,12 +50,9 @@ APPROVALS_SINCE: Final = 6
 _OURS: Final = {"dynamic": True, "providerExecuted": True}
 _GIVEN: Final = ("output-available", "output-error")
 _TEXTS: Final = {
-    "TEXT_MESSAGE_START": "text-start",
-    "TEXT_MESSAGE_CONTENT": "text-delta",
-    "TEXT_MESSAGE_END": "text-end",
-    "REASONING_MESSAGE_START": "reasoning-start",
-    "REASONING_MESSAGE_CONTENT": "reasoning-delta",
-    "REASONING_MESSAGE_END": "reasoning-end",
+    f"{said}_MESSAGE_{at}": f"{said.lower()}-{part}"
+    for said in ("TEXT", "REASONING")
+    for at, part in (("START", "start"), ("CONTENT", "delta"), ("END", "end"))
 }
 _STREAM: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 CHUNKS: Final[dict[int | str, Json]] = {200: {"description": "The chunks of the answer", "content": _STREAM}}
