@@ -237,6 +237,9 @@ async def test_a_browser_without_headers_reads_one_turn_with_a_token_of_its_own(
         others = (f"/sessions/{session}/turns/{second}/events", path, f"/sessions/{session}/messages", "/me")
         for elsewhere in others:
             assert (await service.http.get(elsewhere, params={"token": token})).status_code == 401, elsewhere
+        for odd in ("%00", "x", f"{first}%00"):
+            unknown = await service.http.get(f"/sessions/{session}/turns/{odd}/events", params={"token": token})
+            assert (unknown.status_code, unknown.json()["code"]) == (401, "unauthorized"), odd
         wrong = await service.http.get(f"{path}/events", params={"token": f"{token}0"})
         assert wrong.status_code == 401
         await stores.database.execute("UPDATE stream_tokens SET expires_at = now()")

@@ -52,6 +52,15 @@ async def test_a_query_gives_what_it_finds_best_first_and_nothing_else(client: C
     assert await known(client, query="the is and") == []
 
 
+async def test_what_is_no_id_of_a_session_has_no_facts(client: Client) -> None:
+    await tell(client, "I prefer tea")
+    for odd in ("\0", "x", "ses_\0", ""):
+        assert await client.get("/memories", session_id=odd) == {"items": [], "next_cursor": None}
+        gone = await client.http.delete("/memories", params={"session_id": odd})
+        assert (gone.status_code, gone.content) == (204, b"")
+    assert await known(client) == ["I prefer tea"]
+
+
 async def test_the_same_fact_twice_is_one(client: Client) -> None:
     assert await tell(client, "I prefer tea") == await tell(client, "i prefer TEA!")
     assert await known(client) == ["I prefer tea"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import re
 import socket
 from datetime import timedelta
 from functools import partial
@@ -227,6 +228,24 @@ async def test_a_redis_that_is_lost_shows_and_costs_no_scrape(
     assert lost("segue_redis_outages_total") == 1
     assert not lost.has("segue_tool_failed_for_all")
     assert lost("segue_turns_total", outcome="completed", code="") == 1
+
+
+async def test_a_process_whose_metrics_are_cut_short_is_left_out_of_those_of_all(tmp_path: Path) -> None:
+    metrics, other, told = Metrics(), Metrics(), b""
+
+    async def tell(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(told)
+        writer.close()
+
+    await metrics.share(tmp_path, 0)
+    async with metrics.given, await asyncio.start_unix_server(tell, tmp_path / "1"):
+        whole = other.text()
+        figure = whole.index(b"segue_build_info{")
+        ends = (whole.index(b"\n", figure) - 1, figure + 20, whole.index(b"process_start_time_seconds ") + 30)
+        for told in (*(whole[:end] for end in ends), "è".encode()[:1]):
+            assert set(re.findall(rb'process="(\d)"', await asyncio.to_thread(metrics.text))) == {b"0"}, told[-60:]
+        told = whole
+        assert set(re.findall(rb'process="(\d)"', await asyncio.to_thread(metrics.text))) == {b"0", b"1"}
 
 
 async def test_metrics_are_for_ops_unless_they_are_public(settings: Settings) -> None:

@@ -138,6 +138,12 @@ async def test_every_response_carries_the_callers_request_id_and_the_release(cli
         ("GET", f"/sessions/{MISSING}"): 404,
         ("GET", "/nowhere"): 404,
         ("GET", "/sessions?cursor=x"): 422,
+        ("GET", "/tools?limit=200"): 200,
+        ("GET", "/tools?limit=201"): 422,
+        ("GET", "/tools?source=mcp"): 422,
+        ("GET", "/agents?limit=1"): 200,
+        ("GET", "/agents?name=segue"): 422,
+        ("GET", "/agents/segue?words=true"): 422,
     }
     for (method, path), status in answers.items():
         response = await client.http.request(method, path, headers={"X-Request-Id": "my-id_1.2"})

@@ -32,6 +32,18 @@ async def chats(lines: list[str], *arguments: str, **environment: str) -> subpro
     return await asyncio.to_thread(piped, given, "chat", *arguments, **environment)
 
 
+async def test_one_that_goes_on_shows_the_last_six_messages_of_a_long_conversation(
+    service: Client, provider: Provider, home: dict[str, str]
+) -> None:
+    session = await service.new_session()
+    provider.will(*(says(f"answer {number}") for number in range(4)))
+    for number in range(4):
+        await service.chat(session, f"question {number}")
+    again = await chats([], "--url", str(service.http.base_url), "--session", session, **home)
+    shown = [line for line in again.stdout.splitlines() if "question" in line or "answer" in line]
+    assert shown == [line for number in range(1, 4) for line in (f"> question {number}", f"answer {number}")]
+
+
 async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_what_waits(
     service: Client, provider: Provider, shelf: Shelf, home: dict[str, str]
 ) -> None:

@@ -197,6 +197,12 @@ async def test_a_calling_model_approves_nothing_unless_the_operator_lets_it(
     assert shelf.effects == [DELETED, "delete itm-2"]
 
 
+async def test_a_message_that_is_too_long_is_refused_in_the_services_words(service: ServiceClient) -> None:
+    async with editor(str(service.http.base_url)) as client:
+        given = {"session_id": await service.new_session(), "message": "x" * 32_001}
+        assert "may have 32000 (MAX_MESSAGE_CHARS)" in text_of(await client.call_tool("send_message", given))
+
+
 async def test_a_call_that_is_cancelled_cancels_its_turn_and_one_that_is_left_goes_on(
     service: ServiceClient, provider: Provider, shelf: Shelf
 ) -> None:

@@ -4,8 +4,11 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,75 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
-from tests.support.commands import segue
+from tests.support.commands import Started, segue
+from tests.support.fork_client import Streams
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.service import Client, Process
 from tests.support.stores import looking_into
+
+SUPERVISING = """
+import os, select
+from functools import partial
+from segue.around.processes import ProcessSupervisor
+from segue.log import configure_logging
+
+configure_logging(level="INFO", log_format="json")
+broken_first = iter(["broken", "mended", "broken"])
+
+def run(settings, place):
+    if settings != "broken":
+        place.ready()
+    os.write(1, f'"runs {settings}"\\n'.encode())
+    ended, _, _ = select.select([place.supervisor_gone, *([0] if settings == "broken" else [])], [], [])
+    return len(os.read(ended[0], 1))
+
+def renewed():
+    settings = next(broken_first)
+    os.write(1, f'"read {settings}"\\n'.encode())
+    return partial(run, settings)
+
+raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=60).run())
+"""
+
+
+RUNNING_DOWN = """
+import asyncio, os
+from contextlib import asynccontextmanager
+from segue.around.serve import _serve
+from segue.config import Settings
+from segue.main import create_app
+
+settings = Settings(port=0)
+app = create_app(settings)
+lifespan = app.router.lifespan_context
+
+async def stay():
+    os.write(1, b'"runs"\\n')
+    try:
+        await asyncio.Event().wait()
+    finally:
+        os.write(1, b'"runs down"\\n')
+        await asyncio.to_thread(os.read, 0, 1)
+        os.write(1, b'"has run down"\\n')
+
+@asynccontextmanager
+async def left_behind(app):
+    async with lifespan(app) as state:
+        left = asyncio.create_task(stay())
+        yield state
+
+app.router.lifespan_context = left_behind
+raise SystemExit(_serve(app, settings, None, None))
+"""
+
+
+def scripted(
+    script: str, stdin: int, _: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams
+) -> Started:
+    """Starts a Python that runs this, for what no command does at a given moment."""
+    command = [sys.executable, "-c", script]
+    return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=streams[1], stderr=streams[2])
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
@@ -137,11 +204,62 @@ async def test_a_hangup_with_settings_that_cannot_be_leaves_all_as_it_is(setting
     assert len(pids(served)) == 4
 
 
+async def test_a_second_hangup_while_the_first_renewal_fails_renews_to_what_it_has_read() -> None:
+    reads, writes = os.pipe()  # a process with the broken settings ends once it has read from it
+
+    supervisor = Process({}, ready="process_ready", start=partial(scripted, SUPERVISING, reads))
+
+    async def logged(event: str, times: int = 1) -> None:
+        await asyncio.to_thread(supervisor.wait_for, event, times=times)
+
+    def hang_up() -> None:
+        os.kill(supervisor.pid, signal.SIGHUP)
+
+    try:
+        await asyncio.to_thread(supervisor.start)
+        await logged("runs good", times=2)
+        hang_up()
+        await logged("runs broken")
+        hang_up()
+        await logged("read mended")
+        os.write(writes, b"e")
+        await logged("runs mended", times=2)
+        await logged("process_left", times=2)
+        hang_up()
+        await logged("runs broken", times=2)
+        os.write(writes, b"e")
+        await logged("renewal_failed")
+        os.kill(pids(supervisor)[-1], signal.SIGKILL)
+        await logged("runs mended", times=3)
+        assert supervisor.stop() == 0
+    finally:
+        supervisor.kill()
+        os.close(reads)
+        os.close(writes)
+
+
 async def test_without_their_supervisor_the_processes_end_and_leave_the_port(settings: Settings) -> None:
     async with two_serving(settings) as (served, client):
         served.kill()  # returns once no process holds its output
         with pytest.raises(httpx2.ConnectError):
             await client.http.get("/health/live")
+
+
+async def test_a_process_that_is_told_to_end_while_its_loop_runs_down_is_not_cut_off(settings: Settings) -> None:
+    reads, writes = os.pipe()  # the loop has run down once it has read from it
+    served = Process(environment_of(settings), ready='"runs"', start=partial(scripted, RUNNING_DOWN, reads))
+    try:
+        await asyncio.to_thread(served.start)
+        os.kill(served.pid, signal.SIGTERM)
+        await asyncio.to_thread(served.wait_for, "runs down")
+        os.kill(served.pid, signal.SIGTERM)
+        os.write(writes, b"e")
+        assert await asyncio.to_thread(served.ended) == 0
+    finally:
+        served.kill()
+        os.close(reads)
+        os.close(writes)
+    assert served.log[-1] == '"has run down"\n'
 
 
 def test_processes_that_cannot_start_end_all() -> None:

@@ -75,6 +75,8 @@ async def test_what_is_done_at_the_command_line_is_in_the_audit_of_operators(
     for command in commands:
         code, said = await asyncio.to_thread(segue, *command, **urls)
         assert code == 0, said
+    code, said = await asyncio.to_thread(segue, *commands[2], "--cost-per-day", "nan", **urls)
+    assert (code, "--cost-per-day" in said) == (2, True)
     async with speaking(service, await new_key(settings, "root", ["ops"])) as root:
         [key] = (await root.get("/ops/keys", user="ada"))["items"]
         made = await asyncio.to_thread(segue, "keys", "rotate", key["id"], **urls)

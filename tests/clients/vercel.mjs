@@ -40,7 +40,7 @@ async function step({ open, messages, say, edit, parts, regenerate, resume, answ
   const messageId = edit && chat.messages.filter(({ role }) => role === "user")[edit - 1].id;
   if (say) await chat.sendMessage({ text: say, ...(messageId && { messageId }) });
   if (parts) await chat.sendMessage({ parts });
-  if (regenerate) await chat.regenerate();
+  if (regenerate) await chat.regenerate({ messageId });
   if (resume) await chat.resumeStream();
   // The answer has ended between the two, as docs/frontends.md says.
   if (history && resume && chat.messages.at(-1).role === "user") chat.messages = await earlier();

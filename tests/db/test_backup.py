@@ -19,6 +19,7 @@ from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK
+from segue.domain.errors import AppError
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, planned
@@ -242,6 +243,15 @@ async def test_no_time_limit_of_a_statement_ends_a_copy(settings: Settings) -> N
     database = Database(urls(settings)["DATABASE_URL"], writing=1, reading=1)
     async with database.transaction() as connection, driver_of(connection) as driver:
         assert await driver.fetchval("SHOW statement_timeout") == "0"
+    await database.close()
+
+
+async def test_a_statement_that_takes_too_long_is_a_copy_that_failed(settings: Settings) -> None:
+    database = Database(urls(settings)["DATABASE_URL"], writing=1, reading=1)
+    with pytest.raises(AppError) as late:
+        async with database.transaction() as connection, driver_of(connection) as driver:
+            await driver.execute("SELECT pg_sleep(60)", timeout=0.05)
+    assert (late.value.code, "did not answer in time" in late.value.detail) == ("copy_failed", True)
     await database.close()
 
 

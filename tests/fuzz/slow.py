@@ -6,7 +6,7 @@ from typing import Final
 
 from langchain_core.messages import HumanMessage, SystemMessage
 
-from segue.api.schemas import MAX_MESSAGE_CHARS
+from segue.api.schemas import MAX_CHANGE_CHARS
 from segue.around.offline.offline_model import reply_to
 from segue.domain.redaction import without_secrets
 from segue.domain.tool import ToolSpec
@@ -68,15 +68,15 @@ def _streamed(text: str) -> None:
 READERS: Final[Mapping[str, tuple[Callable[[str], object], int]]] = {
     "classify": (classify, 1_000),
     "own_words": (parse_own_words, 1_000),
-    "several_steps": (asks_for_several_steps, MAX_MESSAGE_CHARS),
-    "search_web": (lambda text: should_search_web(text, force=True, verdict="none"), MAX_MESSAGE_CHARS),
+    "several_steps": (asks_for_several_steps, MAX_CHANGE_CHARS),
+    "search_web": (lambda text: should_search_web(text, force=True, verdict="none"), MAX_CHANGE_CHARS),
     "facts": (lambda text: (may_state_facts(text), is_correction(text), search_words(text)), LONGEST_READ),
     "index": (index_words, 2_000),
-    "language": (detect_language, MAX_MESSAGE_CHARS),
-    "question": (lambda text: question_of("delete_all", text, {"a": text}), MAX_MESSAGE_CHARS),
-    "offer": (lambda text: (question_in(f"{text}?"), is_about(text, "delete_all")), MAX_MESSAGE_CHARS),
+    "language": (detect_language, MAX_CHANGE_CHARS),
+    "question": (lambda text: question_of("delete_all", text, {"a": text}), MAX_CHANGE_CHARS),
+    "offer": (lambda text: (question_in(f"{text}?"), is_about(text, "delete_all")), MAX_CHANGE_CHARS),
     "written": (lambda text: (dates_in(text), times_in(text), numbers_in(text)), MAX_TEXT_CHARS),
-    "selection": (lambda text: chosen_of(text, (1, 2, 3)), MAX_MESSAGE_CHARS),
+    "selection": (lambda text: chosen_of(text, (1, 2, 3)), MAX_CHANGE_CHARS),
     "plan": (lambda text: parse_plan(text, tools=("a_b",)), MAX_TEXT_CHARS),
     "estimate": (estimate, A_RESULT),
     "fenced": (fenced, A_RESULT),
@@ -89,8 +89,8 @@ READERS: Final[Mapping[str, tuple[Callable[[str], object], int]]] = {
     "preview": (lambda text: preview(text, max_chars=500), A_RESULT),
     "credentials": (credentials_refused, MAX_ERROR_CHARS),
     "answer": (_streamed, A_RESULT),
-    "offline": (_offline, MAX_MESSAGE_CHARS),
-    "said": (own_words, MAX_MESSAGE_CHARS),
+    "offline": (_offline, MAX_CHANGE_CHARS),
+    "said": (own_words, MAX_CHANGE_CHARS),
 }
 
 

@@ -531,6 +531,13 @@ async def test_a_schedule_is_changed_paused_and_gone_on_with(settings: Settings)
             schedule["next_at"],
             None,
         )
+        at_home = await change(time_zone=None)
+        assert (at_home["time_zone"], at_home["next_at"] != schedule["next_at"]) == ("UTC", True)
+        assert (await change(time_zone="Asia/Tokyo"))["next_at"] == schedule["next_at"]
+        in_rome = await made(client, session_id=await client.new_session(time_zone=ROME), cron=NIGHTLY, time_zone="UTC")
+        moved = await client.http.patch(f"/schedules/{in_rome['id']}", json={"time_zone": None})
+        assert (moved.json()["time_zone"], moved.json()["next_at"] != in_rome["next_at"]) == (ROME, True)
+        assert (await client.http.delete(f"/schedules/{in_rome['id']}")).status_code == 204
         assert [each["id"] for each in (await client.get("/schedules"))["items"]] == [schedule["id"]]
         assert (await client.http.delete(path)).status_code == 204
         assert (await client.http.get(path)).json()["code"] == "schedule_not_found"

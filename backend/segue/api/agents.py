@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
-from segue.api.deps import IdentityDep, Ops, Services, ServicesDep
-from segue.api.problems import PROBLEMS, problems
-from segue.api.schemas import Page
+from segue.api.deps import IdentityDep, Ops, Services, ServicesDep, router_of
+from segue.api.problems import problems
+from segue.api.schemas import AnyLimit, Page
 from segue.domain.agent import LIMITS, TurnOption
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
@@ -22,7 +22,7 @@ _AS_DECLARED = (
     "name", "description", "temperature", "reasoning_effort", "tools", "not_tools", "greeting", "examples", "options",
 )  # fmt: skip
 
-router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
+router = router_of("agents", "/agents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class AgentDescription:
 
 
 @router.get("")
-async def list_agents(services: ServicesDep, identity: IdentityDep) -> Page[AgentDescription]:
+async def list_agents(services: ServicesDep, identity: IdentityDep, _: AnyLimit = 50) -> Page[AgentDescription]:
     """Lists the agents that a session of the caller's may have."""
     agents = services.agents.of(identity.user, identity.groups)
     return Page([_described(services, speaker, identity) for speaker in agents.values()], None)

@@ -37,8 +37,8 @@ def tables() -> str:
 HEARTBEAT_S = 10
 PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader that does not read can hold
 MEDIA_TYPE = "text/event-stream"
-# What one event is, as OpenAPI 3.2 has it and tools read it in 3.1 too. For them the stream is all of its events;
-# for those that generate types it is a text.
+# One event. OpenAPI 3.2 calls this `itemSchema`, and some tools read it in 3.1 too: they take the stream for a list of
+# these. Generators of types take it for a text.
 _EVENT: Final = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},

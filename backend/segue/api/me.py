@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 from starlette.responses import StreamingResponse
 
 from segue.api import schemas
@@ -19,7 +19,7 @@ from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS
-from segue.domain.ids import id_pattern
+from segue.domain.ids import id_pattern, is_id
 from segue.domain.session import Memory, NewFact, UnreadableMemory
 from segue.memory import facts
 from segue.turns.jobs.learn_facts import cancel_extraction
@@ -35,7 +35,8 @@ LINES = "text/plain"  # generators of clients know nothing of application/x-ndjs
 AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
 
 ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
-OfSession = Annotated[str, Query(max_length=200, description="Of this session, also if it has been deleted.")]
+_SesId = Annotated[str, AfterValidator(lambda each: each if is_id("ses", each) else "")]  # which no session has
+OfSession = Annotated[_SesId, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
 _FactId = Annotated[str, Field(pattern=id_pattern("mem"))]
 _MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(tuple[Seq, _FactId])
@@ -104,7 +105,7 @@ async def list_memories(
     query: Annotated[str | None, Query(max_length=500, description="What they are to be about.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-    session_id: Annotated[str | None, Query(max_length=200, description="Only those that were told in it.")] = None,
+    session_id: Annotated[_SesId | None, Query(max_length=200, description="Only those that were told in it.")] = None,
 ) -> Page[Memory | UnreadableMemory]:
     """Lists the caller's facts. Newest first; with a query those it finds, best first, on one page."""
     if query:

@@ -152,7 +152,7 @@ class Metrics:
                 writer.close()
 
         (folder / str(number)).unlink(missing_ok=True)  # of the process that this one replaces
-        self._given = await asyncio.start_unix_server(give, folder / str(number))
+        self.given = await asyncio.start_unix_server(give, folder / str(number))
         self._read_all = partial(_of_all_processes, self.registry, folder, number)
 
     def text(self, more: Iterable[Metric] = ()) -> bytes:
@@ -227,25 +227,25 @@ class Metrics:
 
 
 def _of_all_processes(own: prometheus_client.CollectorRegistry, folder: Path, number: int) -> Iterable[Metric]:
-    """A process that does not answer is left out."""
     families: dict[str, Metric] = {}
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        with suppress(OSError):
-            found = own.collect() if path.name == str(number) else text_string_to_metric_families(_asked(path))
-            for family in found:
-                merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                of = {"process": path.name}
-                merged.samples += [each._replace(labels={**each.labels, **of}) for each in family.samples]
+        for family in own.collect() if path.name == str(number) else _asked(path):
+            merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            of = {"process": path.name}
+            merged.samples += [each._replace(labels={**each.labels, **of}) for each in family.samples]
     return families.values()
 
 
-def _asked(path: Path) -> str:
-    """Raises OSError if the process at the socket is gone, or takes longer than ANSWER_WITHIN_S."""
-    with socket.socket(socket.AF_UNIX) as asking:
+def _asked(path: Path) -> list[Metric]:
+    """Returns none if the process at the socket is gone, takes longer than ANSWER_WITHIN_S or does not say all."""
+    with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(ANSWER_WITHIN_S)
         asking.connect(str(path))
         with asking.makefile("rb") as answer:
-            return answer.read(MAX_ANSWER_BYTES).decode()
+            text = answer.read(MAX_ANSWER_BYTES).decode()
+        if text.endswith("\n"):
+            return list(text_string_to_metric_families(text))
+    return []
 
 
 class LoopLag:

@@ -27,6 +27,7 @@ from segue.api.metrics import METHODS
 from segue.api.problems import MAX_SHOWN_CHARS, REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
+from segue.domain.ids import is_id
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
 from segue.log import log
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
@@ -173,7 +174,8 @@ async def _identify(services: Services, request: Request) -> Identity:
         token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(request.scope["route_path"])
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
-        user = await services.read(user_of_stream_token, token, events[1])
+        is_turn = is_id("turn", events[1])  # before PostgreSQL is asked, which takes no NUL
+        user = await services.read(user_of_stream_token, token, events[1]) if is_turn else None
         if user is None:
             raise Unauthorized("stream_token") from None
         return Identity(user)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from fastapi import Request
 from pydantic import Field, model_validator
+from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import AcceptedTurn, check_length, events_url
@@ -104,9 +105,7 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
     """
     check_place(services, caller, body, body.message, origin)
     _check_overlap(body.overlap, new_session=body.new_session)
-    now, zone = services.clock(), body.time_zone or services.settings.time_zone
-    if body.session_id is not None and body.time_zone is None:
-        zone = (await services.read(get_session, caller, body.session_id)).time_zone
+    now, zone = services.clock(), await services.read(_zone_of, services, caller, body, body.session_id)
     rule = Rule(body.at, body.cron, body.rrule, zone, body.until, now)
     first = await schedules.check_rule(rule, services.settings, now=now)
     given = body.model_dump(exclude={"new_session"}) | {"time_zone": zone, "starts_at": now, "made_by": "user"}
@@ -144,6 +143,8 @@ async def change_schedule(
     async with services.database.transaction() as connection:
         row = await schedules.lock_schedule(connection, caller, schedule_id)
         _check_overlap(changes.get("overlap", row.overlap), new_session=row.session_id is None)
+        if "time_zone" in body.model_fields_set:
+            changes["time_zone"] = await _zone_of(connection, services, caller, body, row.session_id)
         changes |= await _moved(services, row, changes)
         if changes:
             await schedules.change_schedule(connection, schedule_id, changes)
@@ -175,6 +176,13 @@ def check_place(services: Services, caller: str, place: InSession, message: str,
 def _check_overlap(overlap: str, *, new_session: bool) -> None:
     if overlap == "parallel" and not new_session:
         raise InvalidRequest("A session runs one turn at a time: `parallel` goes with `new_session` only.")
+
+
+async def _zone_of(connection: AsyncConnection, services: Services, caller: str, when: When, of: str | None) -> str:
+    """`of` is the session that has one where none is given."""
+    if when.time_zone is None and of is not None:
+        return (await get_session(connection, caller, of)).time_zone
+    return when.time_zone or services.settings.time_zone
 
 
 async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_C
 from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.store import OnBusy
 
-MAX_MESSAGE_CHARS = 32_000  # of the words that change a plan
+MAX_CHANGE_CHARS = 32_000  # of the words that change a plan
 MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
 MAX_VERSION = 2**31 - 1
 
@@ -50,7 +50,7 @@ CursorPosition = TypeVar("CursorPosition")
 FilledText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
 Name = Annotated[str, Field(max_length=200)]
-ChangeInWords = Annotated[FilledText, Field(max_length=MAX_MESSAGE_CHARS)]
+ChangeInWords = Annotated[FilledText, Field(max_length=MAX_CHANGE_CHARS)]
 Content = Annotated[FilledText, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
@@ -291,6 +291,8 @@ Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
 BY_NAME: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
 Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
+# Of a list that is given whole: who reads all lists alike sends one.
+AnyLimit = Annotated[int, Query(alias="limit", ge=1, le=200, include_in_schema=False)]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
 
 

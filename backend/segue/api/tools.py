@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final
 
 import orjson
 from anyio import to_thread
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import Field, TypeAdapter
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api import deps, schemas
 from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
-from segue.api.problems import PROBLEMS, problems
+from segue.api.problems import problems
 from segue.api.schemas import StatusChange, ToolReset
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -47,7 +47,7 @@ from segue.tools.tool_states import StatePosition, lift_holds, list_changes
 from segue.turns.claims import Origin
 from segue.users.audit import record_act
 
-router = APIRouter(prefix="/tools", tags=["tools"], responses=PROBLEMS)
+router = router_of("tools", "/tools")
 states_router = router_of("tool states")
 results_router = router_of("tool results", "/sessions/{session_id}/tool-results")
 receipts_router = router_of("receipts")
@@ -88,7 +88,9 @@ class ToolDescription:
 
 
 @router.get("")
-async def list_tools(services: ServicesDep, caller: Caller, origin: OriginDep) -> schemas.Page[ToolDescription]:
+async def list_tools(
+    services: ServicesDep, caller: Caller, origin: OriginDep, _: schemas.AnyLimit = 50
+) -> schemas.Page[ToolDescription]:
     """Lists the tools that the caller may use, as the model sees them."""
     specs = [tool.spec for tool in services.tools.tools_for(caller, origin.groups).values()]
     changed = await changed_at(services.database, specs)

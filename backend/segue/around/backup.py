@@ -260,8 +260,10 @@ async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
     try:
         await driver.execute("SET statement_timeout = 0")
         yield driver
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:  # its words may hold a value of a row
-        detail = f"PostgreSQL ended the copy ({type(error).__name__}); its log may say more. Nothing has changed."
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
+        ended = f"ended the copy ({type(error).__name__}); its log may say more"  # its words may hold a value of a row
+        why = "did not answer in time" if isinstance(error, TimeoutError) else ended
+        detail = f"PostgreSQL {why}. Nothing has changed."
         raise AppError("copy_failed", status=500, title="The copy failed", detail=detail) from error
 
 

@@ -197,8 +197,8 @@ class Conversation:
         self.remember(session_id)
         title = one_line(session["title"] or session_id)
         self.screen.note(f"Going on with {title} ({session_id}). /new begins another.")
-        messages = [each for each in self.api.all_items(f"/sessions/{session_id}/messages") if each["role"] != "tool"]
-        for message in [each for each in messages if each["content"]][-6:]:
+        newest = self.api.get(f"/sessions/{session_id}/messages", order="desc", limit=50)["items"]
+        for message in [each for each in newest if each["role"] != "tool" and each["content"]][5::-1]:
             self.screen.line(f"{PROMPT if message['role'] == 'user' else ''}{message['content']}")
         if session["running_turn_id"]:
             self._run(turn_id=session["running_turn_id"])
@@ -326,8 +326,7 @@ class Conversation:
         for number, session in enumerate(found, start=1):
             here = "*" if session["id"] == self.session_id else " "
             at, title = local_time(session["updated_at"]), one_line(session["title"] or "untitled")
-            messages = f"{session['message_count']} messages"
-            self.screen.line(f"{here}{number:3}  {at}  {session['id']}  {title}, {messages}")
+            self.screen.line(f"{here}{number:3}  {at}  {session['id']}  {title}, {session['message_count']} messages")
         if not found:
             self.screen.note("There are none yet.")
 

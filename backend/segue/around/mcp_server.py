@@ -34,6 +34,7 @@ from segue.around.service_client import (
     waiting_steps,
 )
 from segue.around.terminal import one_line
+from segue.domain.session import LONGEST_MESSAGE
 from segue.language.shown_call import CallView
 from segue.version import VERSION
 
@@ -165,7 +166,7 @@ class Tools:
     async def send_message(
         self,
         session_id: SessionArgument,
-        message: Annotated[str, Field(min_length=1, max_length=32_000, description="What to say to the agent.")],
+        message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, description="What to tell the agent.")],
         ctx: McpContext,
         message_id: Annotated[
             str | None,
@@ -250,8 +251,7 @@ class Tools:
 
     def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> mcp_types.CallToolResult:
         plan, waits = answer["plan"], None
-        said = answer["message"]["content"] if "message" in answer else "The user has not decided."
-        text = said
+        text = said = answer["message"]["content"] if "message" in answer else "The user has not decided."
         if waiting_step(plan) is not None:
             asked = question(plan, self._whole(ctx, answer["session_id"]))
             waits = Waits(plan_id=plan["id"], version=plan["version"], question=asked)
@@ -362,12 +362,9 @@ class Calls:
                 with anyio.CancelScope(shield=True):
                     await turn.cancel()
             raise
-        except Refused:
-            self._turns.pop(request, None)
-            raise
         finally:
             beats.cancel()
-        self._turns.pop(request, None)
+            self._turns.pop(request, None)
         if event["type"] == "RUN_ERROR":
             raise ToolError(turn_problem(event, MCP_ADVICE))
         return dict(event["result"])

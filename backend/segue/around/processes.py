@@ -40,20 +40,21 @@ class ProcessPlace:
             os.write(self._is_ready, READY)
 
 
+Run = Callable[[ProcessPlace | None], int]  # runs a process, the only one if it gets None, and returns its exit code
+
+
 @dataclass(eq=False, slots=True)
 class _Process:
     pid: int
     number: int
     ready_pipe: int  # -1 once nothing comes from it any more
+    run: Run
     is_ready: bool = False
     is_leaving: bool = False
 
     def send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
-
-
-Run = Callable[[ProcessPlace | None], int]  # runs a process, the only one if it gets None, and returns its exit code
 
 
 class ProcessSupervisor:
@@ -63,7 +64,7 @@ class ProcessSupervisor:
 
     def __init__(self, count: int, run: Run, renewed: Callable[[], Run | None], *, stop_s: float) -> None:
         self._run, self._renewed, self._stop_s = run, renewed, stop_s
-        self._replaced_run = run  # what those run that are still to be renewed
+        self._proven_run = run  # what the last one runs that got ready
         self._processes: list[_Process] = []
         self._to_renew: list[_Process] = []  # the first one is being renewed
         self._due = dict.fromkeys(range(count), 0.0)  # number → when to fork it
@@ -102,7 +103,7 @@ class ProcessSupervisor:
             self._become(ProcessPlace(number, self._folder, self._life[0], is_ready), ready)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(is_ready)
-        self._processes.append(_Process(pid, number, ready))
+        self._processes.append(_Process(pid, number, ready, self._run))
 
     def _become(self, place: ProcessPlace, ready: int) -> NoReturn:
         """Ends with the process. Its process group is its own: Ctrl-C is the supervisor's to pass on."""
@@ -147,6 +148,7 @@ class ProcessSupervisor:
         if os.read(process.ready_pipe, 1) == READY:
             process.is_ready = self._any_ready = True
             self._failures[process.number] = 0
+            self._proven_run = process.run
             log.info("process_ready", number=process.number, pid=process.pid)
         os.close(process.ready_pipe)
         process.ready_pipe = -1
@@ -162,7 +164,7 @@ class ProcessSupervisor:
         elif (run := self._renewed()) is None:
             log.warning("renewal_refused")
         else:
-            self._replaced_run, self._run = self._run, run
+            self._run = run
             self._to_renew = list(self._processes)
 
     def _stop(self, code: int) -> None:
@@ -194,9 +196,9 @@ class ProcessSupervisor:
         if not self._any_ready:
             self._stop(code)
         elif any(each.number == process.number for each in self._processes):  # the one it was to renew goes on
-            if not process.is_ready:
+            if process.run is self._run and not process.is_ready:
                 log.warning("renewal_failed", number=process.number)
-                self._run = self._replaced_run
+                self._run = self._proven_run
                 self._to_renew.clear()
         else:
             self._failures[process.number] += not process.is_ready

@@ -101,7 +101,6 @@ def serve(
 
 
 def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once everything has stopped
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -116,6 +115,7 @@ def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None
         timeout_graceful_shutdown=max(round(settings.shutdown_grace_s * REQUEST_SHARE), 1),
     )
     server = _Server(config, place)
+    signal.signal(signal.SIGTERM, server.handle_exit)  # uvicorn's, until the end: a late one cuts off nothing
     with suppress(KeyboardInterrupt):
         server.run(sockets)
     return 0 if server.started else STARTUP_FAILURE
@@ -186,7 +186,8 @@ async def _started(services: Services, place: ProcessPlace | None) -> None:
     if place is not None:
         loop = asyncio.get_running_loop()
         loop.add_reader(place.supervisor_gone, _leave, loop, place)
-        await services.metrics.share(place.folder, place.number)
+        with suppress(FileNotFoundError):  # the supervisor was killed, and another process has left before
+            await services.metrics.share(place.folder, place.number)
         place.ready()
     # Now that the lifespan has imported what the settings need: a full collection halted the process for 0.2 s, which
     # was a fifth of the processor time of a turn.

@@ -102,7 +102,7 @@ def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
     return check
 
 
-UserOption = Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_owner))]
+UserOption = Annotated[str, typer.Option("--user", help="The user.", callback=_one_of(is_owner))]
 AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
 
 users = typer.Typer(no_args_is_help=True)
@@ -287,8 +287,9 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
         made = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
-        details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
-        await record_act(connection, CLI, "rotate_key", details=details)
+        await record_act(
+            connection, CLI, "rotate_key", details={"key_id": key_id, "user": old.owner, "by": made.key.id}
+        )
     typer.echo(f"{key_id} works for {hours} hours more.")
     _print_key(made)
 

@@ -107,19 +107,33 @@ async def test_a_page_asks_says_yes_and_decides_by_button(settings: Settings, pr
 
 @needs_node
 async def test_a_page_regenerates_edits_and_reloads(client: Client, provider: Provider) -> None:
-    provider.will(*map(says, ("One.", "Two.", "Two again.", "Uno.")))
-    _, _, again, edited = await page(
+    provider.will(*map(says, ("One.", "Two.", "Two again.", "Uno di nuovo.", "Uno.")))
+    _, _, again, of_users, edited = await page(
         client,
         {"open": CHAT, "say": "first"},
         {"say": "second"},
         {"regenerate": True},
+        {"regenerate": True, "edit": 1},
         {"say": "primo", "edit": 1},
     )
-    assert (texts(again), texts(edited)) == (["Two again."], ["Uno."])
+    assert (texts(again), texts(of_users), texts(edited)) == (["Two again."], ["Uno di nuovo."], ["Uno."])
     session = (await client.get("/sessions"))["items"][0]["id"]
     assert [each["content"] for each in await client.messages(session)] == ["primo", "Uno."]
     idle = {"open": CHAT, "messages": edited["messages"], "resume": True}
     assert (await page(client, idle))[0]["messages"] == edited["messages"]
+
+
+async def test_a_page_regenerates_from_a_message_of_the_users(client: Client, provider: Provider) -> None:
+    provider.will(*map(says, ("One.", "Two.", "Two again.", "One again.")))
+    begun = await chunks(client, said("first", made="u1"))
+    answered = said("One.", made=begun[0]["messageId"], role="assistant")
+    await chunks(client, said("first", made="u1"), answered, said("second", made="u2"))
+    again = {"trigger": "regenerate-message"}
+    await chunks(client, said("first", made="u1"), answered, said("second", made="u2"), **again, messageId="u2")
+    session = (await client.get("/sessions"))["items"][0]["id"]
+    assert [each["content"] for each in await client.messages(session)] == ["first", "One.", "second", "Two again."]
+    await chunks(client, said("first", made="u1"), **again, messageId="u1")
+    assert [each["content"] for each in await client.messages(session)] == ["first", "One again."]
 
 
 async def test_who_comes_while_an_answer_is_made_gets_it_from_its_start(client: Client, provider: Provider) -> None:

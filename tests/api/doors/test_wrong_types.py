@@ -136,6 +136,37 @@ SHORT: Final[list[tuple[str, dict[str, Any]]]] = [
         },
     ),
     (
+        "/api/chat",
+        {
+            "id": "mine",
+            "messages": [
+                {"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]},
+                {
+                    "id": "2",
+                    "role": "assistant",
+                    "parts": [
+                        {
+                            "type": "dynamic-tool",
+                            "toolName": "send",
+                            "toolCallId": "plan_00000000000000000000000000:1:1",
+                            "state": "approval-responded",
+                            "input": {},
+                            "approval": {"id": "plan_00000000000000000000000000:1:1", "approved": True},
+                        }
+                    ],
+                },
+            ],
+        },
+    ),
+    (
+        "/api/chat",
+        {
+            "id": "mine",
+            "messages": [{"id": "1", "role": "user", "parts": [{"type": "text", "text": "Hello"}]}],
+            "messageId": "1",
+        },
+    ),
+    (
         "/runs/wait",
         {
             "assistant_id": "segue",

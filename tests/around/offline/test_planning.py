@@ -53,6 +53,29 @@ def test_a_correction_without_a_value_or_with_two_of_a_kind_changes_nothing(repl
     assert corrected(reply, TABLE) == []
 
 
+@pytest.mark.parametrize("reply", ["yes, but on 30 February", "sì, ma il 30 febbraio", "no, on 2027-13-45"])
+def test_a_day_that_there_is_not_changes_nothing(reply: str) -> None:
+    assert corrected(reply, {**TABLE, "guest": "Bob"}, {"guest": "Bob"}) == []
+    assert corrected(reply, {"guest": "Bob", "people": 2}) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "before", "after"),
+    [
+        ("no, only 05", 2, 5), ("لا، ٥ فقط", 2, 5), ("no, 2.50 only", 2, 2.5), ("no, 4 only", 2.5, 4),
+        ("no, only 99999999999999999999", 2, 1e20), ("no, only 05", "2", "05"),
+    ],
+)  # fmt: skip
+def test_a_number_is_read_as_it_is_written(reply: str, before: Any, after: Any) -> None:
+    assert corrected(reply, {"people": before}) == [{"people": after}]
+
+
+def test_a_name_begins_with_capitals_and_takes_the_place_of_a_text_alone() -> None:
+    assert corrected("لا، خمسة فقط", {"who": "Bob"}) == []
+    assert corrected("no, for Żaneta Ólafs", {"who": "Bob"}) == [{"who": "Żaneta Ólafs"}]
+    assert corrected("no, for Anna Bianchi", {"who": None, "is_new": True}) == []
+
+
 def test_of_two_arguments_of_a_kind_none_is_replaced() -> None:
     assert corrected("no, for Anna Bianchi", TABLE, TABLE) == []
     assert corrected("4 people", {**TABLE, "chairs": 2}) == []

@@ -235,16 +235,14 @@ class RunAgentInput(CamelInput):
     run_id: Annotated[ClientId, doc("Made by the client. The same run, sent again, is the same turn.")]
     messages: Annotated[
         list[Json],
-        doc("The history as the client has it. Read is what the user or the page says last; if nothing: show it."),
+        doc("The history. Only what the user or the page added last is read; if nothing is new, the session is shown."),
     ]
     tools: Annotated[list[Json] | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
     context: Annotated[list[Json] | None, doc("What the page says of itself. The agent sees 8,000 characters.")] = None
     state: Annotated[Any, doc("The page's state, as `context`. `plan` in it is this service's and not read.")] = None
     forwarded_props: Annotated[ForwardedProps | None, doc("For this service.")] = None
     protocol_version: Annotated[str | None, Field(max_length=20), doc("Answered with this service's.")] = None
-    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("The answer to the interrupt.")] = (
-        None
-    )
+    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("Answers the interrupt.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,10 +381,8 @@ async def _begin(
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
     """Returns the turn and the messages of `run_events`. Raises what `say` and `decide` raise."""
     if run.text is not None:
-        if not run.is_new:
-            is_known = await client.services.read(turn_of_key, client.caller, session.id, key) is not None
-            if not is_known:
-                return await _look(client, session)
+        if not run.is_new and await client.services.read(turn_of_key, client.caller, session.id, key) is None:
+            return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
         request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
         admitted = await clients.say(client, session.id, request, files)
@@ -403,7 +399,9 @@ async def _begin(
 
 
 def is_shown(message: Message, running: str | None) -> bool:
-    """Returns whether a page shows a message: none that stands for its own results, or comes as event of a turn."""
+    """Returns whether the history of a page has this message. Left out: one that cannot be read, the one that stands
+    for the page's own results, and what the running turn has said, which comes with its events.
+    """
     if isinstance(message, UnreadableMessage):
         return False
     return message.content != PAGE_MESSAGE if message.role == "user" else message.turn_id != running

@@ -154,7 +154,9 @@ class Writer(Protocol):
 
 
 class TurnReader:
-    """Has written what each event adds to the answer; the message that counts alone if it is read `at_its_end`."""
+    """Passes what each event adds to the answer to the writer, and returns what that wrote. With `at_its_end`, only the
+    final message is written, once the turn has ended.
+    """
 
     def __init__(self, writer: Writer, *, at_its_end: bool = False) -> None:
         self._writer = writer

@@ -40,7 +40,7 @@ EVENTS: Final = described_stream(
     "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
     'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"Hello"}\n\n',
 )
-# What a client wants beside.
+# Members that OpenAI's clients require. They say nothing about the turn.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 _STATUS_OF: Final = {"stop": "completed", "length": "incomplete"}
 SERVER_LABEL: Final = "segue"  # where tools run, for clients
@@ -139,14 +139,17 @@ async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Js
 
 
 class NewConversation(Body):
-    """A conversation to make. What was said before comes with the first `input`."""
+    """A conversation to make."""
 
     metadata: Annotated[Metadata | None, doc("What the client keeps with it.")] = None
+    items: Annotated[list[Json] | None, doc("None, or none in a list.")] = None
 
 
-@router.post("/conversations", responses=problems("session_exists"))
+@router.post("/conversations", responses=problems("session_exists", "unsupported_parameter"))
 async def create_conversation(body: NewConversation, client: DoorClientDep) -> Json:
     """Makes a session, for clients of OpenAI's Conversations API. An Idempotency-Key makes one."""
+    if body.items:
+        raise openai_request.unsupported("items", "What was said before comes with the first `input`.")
     return _conversation(await make_session(client, NewSession(metadata=body.metadata or {})))
 
 

@@ -50,12 +50,9 @@ APPROVALS_SINCE: Final = 6
 _OURS: Final = {"dynamic": True, "providerExecuted": True}
 _GIVEN: Final = ("output-available", "output-error")
 _TEXTS: Final = {
-    "TEXT_MESSAGE_START": "text-start",
-    "TEXT_MESSAGE_CONTENT": "text-delta",
-    "TEXT_MESSAGE_END": "text-end",
-    "REASONING_MESSAGE_START": "reasoning-start",
-    "REASONING_MESSAGE_CONTENT": "reasoning-delta",
-    "REASONING_MESSAGE_END": "reasoning-end",
+    f"{said}_MESSAGE_{at}": f"{said.lower()}-{part}"
+    for said in ("TEXT", "REASONING")
+    for at, part in (("START", "start"), ("CONTENT", "delta"), ("END", "end"))
 }
 _STREAM: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 CHUNKS: Final[dict[int | str, Json]] = {200: {"description": "The chunks of the answer", "content": _STREAM}}
@@ -69,14 +66,14 @@ router = router_of("doors", "/api/chat", route_class=DoorRoute)
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A decision that a message brings, taken once under the `key`. What a page has added to a message of the
-    assistant's `continues` that; of approvals `calls` are by tool and arguments the ids of those given, `denied` the
-    others.
+    assistant's `continues` that. `calls` maps the tool and arguments of each approved call to its id; `denied` has the
+    ids of the others.
     """
 
     button: Button
     key: str | None
     continues: bool = True
-    calls: Mapping[tuple[str | None, str], str] = field(default_factory=dict)
+    calls: Mapping[tuple[str, str], str] = field(default_factory=dict)
     denied: tuple[str, ...] = ()
 
 
@@ -197,7 +194,9 @@ class UiChat(CamelInput):
 
     id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
     messages: Annotated[
-        list[Json], Field(min_length=1), doc("The chat as the client has it. Only the last one is read.")
+        list[Json],
+        Field(min_length=1),
+        doc("The chat as the client has it. Of all but the last only ids and roles are read, to find what is edited."),
     ]
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
     message_id: Annotated[ClientId | None, doc("The message to regenerate, or that was edited.")] = None
@@ -265,7 +264,7 @@ def _continued(parts: Sequence[Json]) -> Decided | None:
     plan_id, version = last[-1][0].group(1, 2)
     yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
     chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
-    calls = {(part.get("toolName"), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
+    calls = {(str(part.get("toolName")), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
     button = Button("confirm" if yes else "reject", int(version), plan_id=plan_id, chosen=chosen)
     denied = tuple(match[0] for match, _ in last if match[0] not in calls.values())
     return Decided(button, f"approval:{plan_id}:{version}", calls=calls, denied=denied)
@@ -419,16 +418,17 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
         return None
     async with client.services.database.read_only() as connection:
         turn_id = body.message_id
-        if body.trigger == "submit-message":
+        if turn_id is None:
+            last = await last_in_history(connection, session_id)
+            turn_id = last.id if last else None
+        elif body.trigger == "submit-message" or not is_id("turn", turn_id):
             before = _answer_before(body.messages)
             if before is not None and is_id("msg", before):
                 before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
-            shown = {each.get("id") for each in body.messages}
+            shown = [each.get("id") for each in body.messages]
             while turn_id is not None and turn_id not in shown and await _is_decision(connection, turn_id):
                 turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
-        elif turn_id is None and (last := await last_in_history(connection, session_id)) is not None:
-            turn_id = last.id
         said = await user_messages_of(connection, turn_id) if turn_id is not None else []
         is_of_page = bool(said) and said[0].content == PAGE_MESSAGE
         asked = await plan_taken_on(connection, said[0].turn_id, session_id) if is_of_page else None

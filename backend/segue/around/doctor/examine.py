@@ -104,7 +104,7 @@ class Doctor:
             "mcp": _look_at_mcp(self.mcp, report),
             "model": models[0],
             "models": models,
-            "data_folder": _look_at_data_folder(settings, report),
+            "data_folder": await asyncio.to_thread(_look_at_data_folder, settings, report),
             "settings": await _look_at_settings(settings, readable, report),
         }
 

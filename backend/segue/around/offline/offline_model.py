@@ -7,6 +7,7 @@ answers messages, `fill_arguments.py` fills arguments, `vocabulary.py` has the w
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -27,6 +28,7 @@ from segue.models.reply import AnswerPart, ModelCall, ProviderModel, RequestOpti
 from segue.plans.multistep_detector import needs_own_things_first
 
 WORD_DELAY_S = 0.02  # between two words of a stream
+MOST_DIGITS = 16  # of a whole number in JSON
 NO_STEPS = '{"steps": []}'
 _WORD = re.compile(r"\S+\s*|\s+")
 _BARRED = re.compile(r"^- No step uses (.+)\.$", re.MULTILINE)
@@ -113,13 +115,13 @@ def correct_plan(messages: Sequence[BaseMessage]) -> str:
     talk = Talk.of(messages, [])
     known = (orjson.loads(line) for line in talk.instruction.splitlines() if line.startswith('{"id":'))
     steps = [step for step in known if step["status"] in NOT_STARTED and isinstance(step.get("args", {}), dict)]
-    given = {kind: values[0] for kind, values in _values_in(talk).items() if len(values) == 1}
     corrected = False
-    for kind, value in given.items():
+    for kind, values in _values_in(talk).items():
         places = [(step["args"], key) for step in steps for key, old in step.get("args", {}).items() if _is(kind, old)]
-        if len(places) == 1:
-            args, key = places[0]
-            args[key] = value if isinstance(args[key], str) else orjson.loads(value)
+        if len(values) == len(places) == 1:
+            [value], [(args, key)] = values, places
+            number = int if value.isdecimal() and len(value) < MOST_DIGITS else float
+            args[key] = value if isinstance(args[key], str) else number(value)
             corrected = True
     return orjson.dumps({"steps": steps if corrected else []}).decode()
 
@@ -127,21 +129,29 @@ def correct_plan(messages: Sequence[BaseMessage]) -> str:
 def _values_in(talk: Talk) -> dict[str, list[str]]:
     """Returns what a message says, by kind: what is a part of an address or a day is neither number nor name."""
     said_on = talk.now.date() if talk.now else date.min
-    days = [date(year or said_on.year, month, day) for year, month, day in dates_in(talk.message)]
-    named = [*map(str, days), *days_meant(talk.message, said_on).values()]
+    dates, days = dates_in(talk.message), list(days_meant(talk.message, said_on).values())
+    for year, month, day in dates:
+        with suppress(ValueError):  # 30 February
+            days.append(str(date(year or said_on.year, month, day)))
     addresses = ADDRESS.findall(talk.message)
     rest = ADDRESS.sub(" ", talk.message)
     return {
         "address": addresses,
-        "day": named,
-        "number": [] if named else NUMBER.findall(rest),
-        "name": [] if addresses or named else _CAPITALISED.findall(rest),
+        "day": days,
+        "number": [] if dates or days else NUMBER.findall(rest),
+        "name": [] if addresses or dates or days else [*filter(_is_capitalised, _CAPITALISED.findall(rest))],
     }
 
 
 def _is(kind: str, value: object) -> bool:
     form = {"address": ADDRESS, "day": _DAY, "number": NUMBER, "name": _NAME_ALONE}[kind]
-    return not isinstance(value, bool) and form.fullmatch(str(value)) is not None
+    fits = isinstance(value, str) or (kind == "number" and type(value) in (int, float))
+    return fits and form.fullmatch(str(value)) is not None and (kind != "name" or _is_capitalised(str(value)))
+
+
+def _is_capitalised(words: str) -> bool:
+    """A letter of a script without capitals is none."""
+    return all(word[0].isupper() for word in words.split())
 
 
 def fill_call(messages: Sequence[BaseMessage], tool: vocab.OfferedTool) -> AIMessage:
