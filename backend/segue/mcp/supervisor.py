@@ -209,9 +209,9 @@ class Supervisor:
                 result = await ask()
                 if not answer.done():
                     answer.set_result(result)
-        except ToolAsks as asks:
+        except (ToolAsks, ToolLost) as told:
             if not answer.done():
-                answer.set_exception(asks)
+                answer.set_exception(told)
         except Exception as raised:  # noqa: BLE001 (any error of the SDK belongs to this caller, not to the other calls)
             error = raised
             self._in_doubt.set()
