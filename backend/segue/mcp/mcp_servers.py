@@ -67,6 +67,7 @@ class McpServers:
         self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._joined: frozenset[Server] = frozenset()
+        self._offered: dict[Server, Sequence[Tool]] = {}  # also the tools whose names others have
         self.servers = [self._made(name, server) for name, server in _wanted(self.config).items()]
         self._resources = ResourceTools(self._shared, self.disabled)
 
@@ -243,8 +244,9 @@ class McpServers:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
                     raise _collision(tool.spec.name, owner, server.name)
         self._joined = frozenset(servers)
+        self._offered = {server: self._offered.get(server, ()) for server in servers}
         for server in servers:
-            self._tell(server, server.tools)
+            server.tools = self._accept(server, self._offered[server])
 
     def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
         if guessed := [tool.spec.name for tool in tools if tool.spec.effect_guessed]:
@@ -252,8 +254,11 @@ class McpServers:
         if self.listed is not None:
             self.listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 
-    def _accept(self, server: "Server", tools: list[Tool]) -> tuple[Tool, ...]:
-        """Returns the tools whose names no other server has; all of them before it has joined."""
+    def _accept(self, server: "Server", tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Returns the tools whose names no other server has; all of them before it has joined. A name that the server
+        gives up goes to one that lists it too.
+        """
+        self._offered[server] = tools
         if server not in self._joined:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
@@ -261,12 +266,20 @@ class McpServers:
         owners = dict.fromkeys(self.taken, _APPLICATION)
         for other in self._joined - {server}:
             owners |= {tool.spec.name: other.name for tool in other.tools}
-        kept = [tool for tool in tools if tool.spec.name not in owners]
+        kept = tuple(tool for tool in tools if tool.spec.name not in owners)
         for name in (tool.spec.name for tool in tools if tool.spec.name in owners):
             reason = f"{owners[name] or 'a native tool'} has this name"
             log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
         self._tell(server, kept)
-        return tuple(kept)
+        given_up, server.tools = _names(server.tools) - _names(kept), kept
+        for other in self._joined:
+            if given_up & _names(self._offered[other]):
+                other.tools = self._accept(other, self._offered[other])
+        return kept
+
+
+def _names(tools: Iterable[Tool]) -> set[str]:
+    return {tool.spec.name for tool in tools}
 
 
 def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
