@@ -70,8 +70,13 @@ class LiveKeys:
         """Returns why keys are left out now, by their places in the list, from 1."""
         return {self.all.index(key) + 1: why for key, (until, why) in self._left_out.items() if until > self._clock()}
 
-    def works(self, key: str) -> None:
-        self._left_out.pop(key, None)
+    def refusal(self, key: str) -> tuple[float, str] | None:
+        return self._left_out.get(key)
+
+    def works(self, key: str, before: tuple[float, str] | None) -> None:
+        """Takes back the refusal that stood `before` the key was used: a later one stays."""
+        if self.refusal(key) == before:
+            self._left_out.pop(key, None)
 
     async def refused(self, key: str, why: str, seconds: float) -> int:
         """Leaves a key out for these seconds, and reads the file at once. Returns its place in the list, 0 if none."""

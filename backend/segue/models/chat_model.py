@@ -375,9 +375,10 @@ async def with_a_key(
     """
     if keys is None:
         return await ask()
-    tried: list[str] = []
+    tried = set[str]()
     while True:
-        tried.append(keys.value)
+        tried.add(key := keys.value)
+        before = keys.refusal(key)
         try:
             answer = await ask()
         except refusals.ProviderRefusal as refusal:
@@ -385,10 +386,10 @@ async def with_a_key(
             if (begun is not None and begun.has_come) or cause not in KEY_LEFT_OUT_S:
                 raise
             seconds = min(max(refusal.retry_after_s or KEY_LEFT_OUT_S[cause], 1.0), MAX_KEY_LEFT_OUT_S)
-            place = await keys.refused(tried[-1], cause, seconds)
+            place = await keys.refused(key, cause, seconds)
             if keys.value in tried:
                 raise
             log.warning("model_key_left_out", setting=keys.name, key=place, cause=cause, for_s=seconds)
         else:
-            keys.works(tried[-1])
+            keys.works(key, before)
             return answer
