@@ -426,6 +426,10 @@ class Bad:
     answer: Callable[[Request], Response] = lambda _: Response()
 
 
+def described_at(address: str) -> Callable[[Request], Response]:
+    return lambda _: Response(status_code=401, headers={"WWW-Authenticate": f'Bearer resource_metadata="{address}"'})
+
+
 ABOUT_SERVER, ABOUT_AUTHORITY = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
 BAD = (
     Bad("another resource", resource={"resource": "https://else.example/mcp"}),
@@ -434,6 +438,9 @@ BAD = (
     Bad("redirects elsewhere", place=ABOUT_SERVER, answer=lambda _: RedirectResponse("http://169.254.169.254/", 307)),
     Bad("more than 256 kB", place=ABOUT_SERVER, answer=lambda _: Response(b" " * 50_000_000)),
     Bad("HTTP 503", place=ABOUT_SERVER, answer=lambda _: Response(status_code=503)),
+    Bad("is no address", place="/mcp", answer=described_at("https://[bad")),
+    Bad("is no address", place="/mcp", answer=described_at("https://a:99999999/")),
+    Bad("is no address", place="/mcp", answer=described_at("https://xn--\xff.example/")),
     Bad("private address", resource={"authorization_servers": ["https://10.0.0.1"]}),
     Bad("not an https address", resource={"authorization_servers": ["http://else.example"]}),
     Bad("another issuer", metadata={"issuer": "https://else.example"}),
