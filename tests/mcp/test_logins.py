@@ -245,6 +245,35 @@ async def test_a_call_that_runs_ends_though_its_server_is_reconnected_or_its_use
     assert server.ran == [("ada", "whoami")] * 2
 
 
+async def test_a_connection_whose_call_waits_for_its_handshake_makes_room_for_no_other(
+    with_logins: Settings, server: LoginServer, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.mcp.oauth.personal_server.MAX_CONNECTIONS", 1)
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    said: dict[str, str] = {}
+
+    async def asks(user: str) -> None:
+        session = await speakers[user].new_session()
+        provider.will_to(session, calls(("mcp_whoami", {})), says("Here."))
+        await speakers[user].chat(session, f"Who am I in {session}?")
+        said[user] = str(provider.requests[-1]["messages"][-1]["content"])
+
+    async with running(guarded) as client, AsyncExitStack() as stack:
+        keys = {user: await new_key(guarded, user) for user in ("ada", "bob")}
+        speakers = {user: await stack.enter_async_context(speaking(client, key)) for user, key in keys.items()}
+        for user, speaker in speakers.items():
+            await log_in(speaker, user)
+        server.hello_gate = asyncio.Event()
+        server.at_hello_gate.clear()
+        asking = asyncio.create_task(asks("ada"))
+        await server.at_hello_gate.wait()
+        await asks("bob")
+        server.hello_gate.set()
+        await asking
+    assert "Too many users" in said["bob"]
+    assert "This is ada." in said["ada"]
+
+
 async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami", **body: str) -> tuple[str, str]:
     """The session whose call waits for a login, and the link that it asks with."""
     provider.will(calls((tool, {})))
