@@ -1,6 +1,7 @@
 """Each user's own login at an MCP server: begun, finished, renewed, ended, and nobody else's."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -356,6 +357,17 @@ async def tools_at(client: Client) -> list[str]:
 
 async def offers_whoami(client: Client) -> bool:
     return "mcp_whoami" in await tools_at(client)
+
+
+async def test_two_servers_whose_long_names_begin_alike_have_two_tools_to_log_in(
+    with_logins: Settings, server: LoginServer
+) -> None:
+    names = [f"{'diary' * 12} {end}" for end in "ab"]
+    servers = {name: {"url": server.mcp, "oauth": True} for name in names}
+    with_logins.mcp_config.write_text(json.dumps({"mcpServers": servers}))
+    async with running(with_logins) as client:
+        offered = {item["source"]: item["name"] for item in (await client.get("/tools"))["items"]}
+    assert len({offered[f"mcp:{name}"] for name in names}) == 2
 
 
 async def test_what_a_login_may_not_do_is_asked_for_with_a_login_that_may(

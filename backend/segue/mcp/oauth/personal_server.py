@@ -7,7 +7,6 @@ is one tool, to log in. Owns `mcp_tool_lists`: what servers listed last, under t
 """
 
 import asyncio
-import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -28,7 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 from segue.db.models import mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
-from segue.domain.ids import utc_now
+from segue.domain.ids import offered_name, utc_now
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.log import log
@@ -358,7 +357,7 @@ class PersonalServer:
         return ToolAsks(login_request(self.name, begun.url))
 
     def _login_tool(self) -> Tool:
-        name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self.config.prefix}log_in_to_{self.name}")[:64]
+        name = offered_name(f"{self.config.prefix}log_in_to_{self.name}")
         spec = ToolSpec(
             name=name,
             description=f"Asks the user to log in at {self.name}, whose tools can be called after that.",
