@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.domain.user_request import MAX_QUESTIONS, ToolAsks, UserAnswer, UserRequest
 from segue.tools.run import CallOutcome, Fault, failed, run_tool
 from segue.tools.tool_settings import ToolSettings
 
@@ -417,6 +418,15 @@ async def test_a_failure_is_the_tools_or_its_credentials_or_the_arguments(
     function: Function, fault: Fault | None
 ) -> None:
     assert (await run(function)).fault == fault
+
+
+async def test_a_tool_that_asks_too_often_has_run_and_failed_by_its_own_fault() -> None:
+    asks = ToolAsks(UserRequest("form", "Sure?", schema={"type": "object", "properties": {}}))
+    often = replace(WHO, answers=(UserAnswer(1, asks.request.key, "accept"),) * MAX_QUESTIONS)
+    tool = Tool(ToolSpec("find", "Finds.", ANYTHING), raising(asks))
+    outcome = await run_tool(tool, {}, often, settings=ToolSettings())
+    assert (outcome.status, outcome.fault, outcome.asks) == ("failed", "tool", None)
+    assert "asked the user more than" in str(outcome.error)
 
 
 async def test_what_never_reached_a_tool_is_not_its_fault() -> None:

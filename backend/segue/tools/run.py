@@ -192,9 +192,9 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, se
             raise
         answer = _failed(f"{tool.spec.name} was cut off.")
     except ToolAsks as asks:
-        if len(context.answers) >= MAX_QUESTIONS:
-            return failed(f"{tool.spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
-        return asking(asks, tool.spec.name, round((time.monotonic() - started) * 1000))
+        if len(context.answers) < MAX_QUESTIONS:
+            return asking(asks, tool.spec.name, round((time.monotonic() - started) * 1000))
+        answer = _failed(f"{tool.spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
     except Exception as raised:  # noqa: BLE001 (a tool may raise anything; it must not end the turn)
         answer = _failure(tool.spec, raised)
     duration_ms = round((time.monotonic() - started) * 1000)
