@@ -237,10 +237,11 @@ async def test_a_parameter_the_responses_api_refuses_is_left_out_from_then_on(
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        (responses_api.FAILED, "Overloaded"),
+        (responses_api.FAILED, f"It said: {responses_api.OVERLOADED}"),
+        (responses_api.FAILS_IN_STREAM, f"It said: {responses_api.OVERLOADED}"),
         (answers(200, {"error": {"code": "server_error", "message": "Overloaded"}}), "no answer"),
     ],
-    ids=["a failed response", "an error"],
+    ids=["a failed response", "a failed stream", "an error"],
 )
 async def test_what_is_no_answer_of_the_responses_api_is_told(
     endpoint: Endpoint, opened: Opened, reply: Response, told: str

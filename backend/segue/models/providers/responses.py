@@ -17,7 +17,9 @@ from segue.models.reply import AnswerSchema
 from segue.net.http_client import connecting
 
 # How langchain-openai tells the error in a stream: `code: message`, or as the client's own object writes itself.
-_ERROR: Final = re.compile(r"(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=.)(?P<message>[^'\"]*)")
+_ERROR: Final = re.compile(
+    r"(?s)(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=(['\"]))(?P<message>.*?)(?(2)\2[,)]|\Z)"
+)
 
 
 @asynccontextmanager
