@@ -269,7 +269,7 @@ class ChatModel:
                     continue
             else:
                 if not reply.is_empty:
-                    self._too_long = request.parts.too_long or self._too_long
+                    self._too_long = min(filter(None, (request.parts.too_long, self._too_long)), default=None)
                     self._limits = request.parts.limits
                     self._form = request.parts.form if request.parts.form.opaque_too else self._form
                     return request.in_own_terms(reply)
