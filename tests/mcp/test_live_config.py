@@ -94,7 +94,7 @@ async def test_a_change_reaches_only_the_servers_it_concerns_and_calls_that_run_
 
 async def test_a_tool_whose_name_another_server_has_is_there_once_that_one_gives_it_up(live: Live) -> None:
     """Both list what is called a_b_search."""
-    both = {"a": A, "b": {**SMALL, "prefix": "a_b_"}}
+    both: dict[str, Any] = {"a": A, "b": {**SMALL, "prefix": "a_b_"}}
 
     async def lists(server: str, *names: str) -> None:
         await live.tool(f"{both[server]['prefix']}learn").run({"names": names}, WHO)

@@ -25,7 +25,6 @@ Prefix = Literal[
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # that every provider takes
 NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_NAME_CHARS, _HASH_CHARS = 64, 8
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
 _counter = itertools.count()
@@ -39,8 +38,7 @@ def offered_name(name: str, taken: int = 0) -> str:
     if TOOL_NAME.fullmatch(name) and not taken:
         return name
     digest = hashlib.sha256((f"{name}/{taken}" if taken else name).encode(errors="replace")).hexdigest()
-    short = NOT_IN_A_TOOL_NAME.sub("_", name)[: _MAX_NAME_CHARS - _HASH_CHARS - 1]
-    return f"{short}_{digest[:_HASH_CHARS]}"
+    return f"{NOT_IN_A_TOOL_NAME.sub('_', name)[:55]}_{digest[:8]}"
 
 
 def new_id(prefix: Prefix, at: datetime) -> str:

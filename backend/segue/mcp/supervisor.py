@@ -230,7 +230,7 @@ class Supervisor:
         self._news = asyncio.Event()
 
     async def _hold_connection(self) -> None:
-        """One connection, from the handshake to its end; returns only after `stop`."""
+        """Holds a connection from the handshake to its end. Returns after `stop` or `reconnect`; another end raises."""
         with anyio.fail_after(self.handshake_timeout_s) as handshake:
             self._budget = budget = Budget()
             told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self.auth

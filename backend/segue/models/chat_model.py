@@ -378,7 +378,7 @@ async def with_a_key(
     tried = set[str]()
     while True:
         tried.add(key := keys.value)
-        before = keys.refusal(key)
+        before = keys.refusals.get(key)
         try:
             answer = await ask()
         except refusals.ProviderRefusal as refusal:
@@ -391,5 +391,6 @@ async def with_a_key(
                 raise
             log.warning("model_key_left_out", setting=keys.name, key=place, cause=cause, for_s=seconds)
         else:
-            keys.works(key, before)
+            if keys.refusals.get(key) == before:  # else an older answer says nothing of a later refusal
+                keys.refusals.pop(key, None)
             return answer

@@ -297,9 +297,7 @@ def error_in(body: Any) -> Any:
             return error_in(first)
         case {"error": error} | {"choices": [{"error": error}, *_]} if error:
             return error
-        case {"object": "error"}:
-            return body
-        case dict() if "choices" not in body and _MESSAGES & body.keys():
+        case dict() if body.get("object") == "error" or ("choices" not in body and _MESSAGES & body.keys()):
             return body
         case {"errors": [dict() as first, *_]} if "choices" not in body:
             return first

@@ -63,9 +63,8 @@ class Marks:
     def begun(self, text: str) -> int:
         """Returns how many characters at the end may be the beginning of a mark."""
         begins = self._first.search(text, max(len(text) - self._longest, 0))
-        return (
-            next((n for n in range(len(text) - begins.start(), 0, -1) if text[-n:] in self._starts), 0) if begins else 0
-        )
+        most = len(text) - begins.start() if begins else 0
+        return next((n for n in range(most, 0, -1) if text[-n:] in self._starts), 0)
 
 
 _MARKS: Final = Marks(*_END_OF, *_ENDS, *WRAPPERS, *CALL_MARKS, _FENCE)

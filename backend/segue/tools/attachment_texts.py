@@ -134,11 +134,10 @@ def _from_pdf(content: bytes) -> ReadFile:
             break
         texts.append(page.extract_text())
         chars += len(texts[-1])
-    read = str(total)
-    if len(texts) < total:
-        read = f"the first {len(texts)} of {total}"
-        texts.append(f"[cut by Segue: {len(texts)} of {total} pages were read]")
-    return ReadFile(PDF, "\n\n".join(texts), f"{read} {'page' if total == 1 else 'pages'}")
+    if (read := len(texts)) < total:
+        texts.append(f"[cut by Segue: {read} of {total} pages were read]")
+    told = read if read == total else f"the first {read} of {total}"
+    return ReadFile(PDF, "\n\n".join(texts), f"{told} {'page' if total == 1 else 'pages'}")
 
 
 def pages_in(summary: str) -> int:

@@ -35,9 +35,7 @@ async def in_child_process(
     """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled. AT_ONCE
     run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work` does.
     """
-    try:
-        places = _places.get()
-    except LookupError:
+    if (places := _places.get(None)) is None:
         _places.set(places := anyio.CapacityLimiter(AT_ONCE))
     async with places:
         try:

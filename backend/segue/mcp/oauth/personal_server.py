@@ -128,9 +128,7 @@ class UserConnections:
 
     @asynccontextmanager
     async def of(self, owner: str, access: Access) -> AsyncIterator[Supervisor]:
-        """Yields a user's connection once it was tried, and keeps it open meanwhile; the least recently used that has
-        no calls makes room. Raises ToolFailed.
-        """
+        """Yields a user's connection once tried, and keeps it open. One without calls makes room. Raises ToolFailed."""
         found = self._open.get(owner)
         if found is None or found.bearer.access.login != access.login:
             self.retire(owner)
@@ -368,8 +366,8 @@ class PersonalServer:
         )
 
         async def run(_: dict[str, Any], context: ToolContext) -> object:
-            async with self._connected(context) as (supervisor, _):
-                names = ", ".join(tool.spec.name for tool in supervisor.tools)
+            async with self._connected(context) as connected:
+                names = ", ".join(tool.spec.name for tool in connected[0].tools)
             return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
         return Tool(spec, run, audience=self.config.audience_of())
