@@ -38,7 +38,8 @@ def listed(secrets: str) -> list[str]:
 
 class LiveKeys:
     """The keys of a provider, as the setting or the file called `name` lists them now, tried in their order. `seen`
-    holds every key that there was; `never_told` may hold other secrets too. `look` reads the file.
+    holds every key that there was; `never_told` may hold other secrets too. `look` reads the file. `refusals` says by
+    key until when it is left out, and why.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class LiveKeys:
         self.never_told: set[str] = set()
         self._look = look
         self._clock = clock
-        self._left_out: dict[str, tuple[float, str]] = {}  # until when, and why
+        self.refusals: dict[str, tuple[float, str]] = {}
         self.renew(text)
 
     def renew(self, text: str) -> None:
@@ -57,27 +58,24 @@ class LiveKeys:
         self.all = tuple(dict.fromkeys(listed(text))) or (text,)
         self.seen.update(self.all)
         self.never_told.update(self.all)
-        self._left_out = {key: left for key, left in self._left_out.items() if key in self.all}
+        self.refusals = {key: left for key, left in self.refusals.items() if key in self.all}
 
     @property
     def value(self) -> str:
         """The first key that is not left out; if all are, the one that comes back first."""
-        if not self._left_out:
+        if not self.refusals:
             return self.all[0]
-        return min(self.all, key=lambda key: max(self._left_out.get(key, (0.0, ""))[0], self._clock()))
+        return min(self.all, key=lambda key: max(self.refusals.get(key, (0.0, ""))[0], self._clock()))
 
     def left_out(self) -> dict[int, str]:
         """Returns why keys are left out now, by their places in the list, from 1."""
-        return {self.all.index(key) + 1: why for key, (until, why) in self._left_out.items() if until > self._clock()}
-
-    def works(self, key: str) -> None:
-        self._left_out.pop(key, None)
+        return {self.all.index(key) + 1: why for key, (until, why) in self.refusals.items() if until > self._clock()}
 
     async def refused(self, key: str, why: str, seconds: float) -> int:
         """Leaves a key out for these seconds, and reads the file at once. Returns its place in the list, 0 if none."""
         place = self.all.index(key) + 1 if key in self.all else 0
         if place:
-            self._left_out[key] = self._clock() + seconds, why
+            self.refusals[key] = self._clock() + seconds, why
         if self._look is not None:
             await self._look()
         return place

@@ -1,4 +1,4 @@
-"""A stdio MCP server by hand that starts fast: says which process it is, and waits for a pipe."""
+"""A stdio MCP server by hand that starts fast: says which process it is, waits for a pipe, and lists more."""
 
 import json
 import os
@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "hold")]
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "hold", "learn")]
+CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+more: list[str] = []
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -15,10 +17,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             about = {"serverInfo": {"name": "small", "version": "1"}, "capabilities": {"tools": {}}}
             return {"result": {"protocolVersion": "2025-06-18", **about}}
         case "tools/list":
-            return {"result": {"tools": TOOLS}}
+            return {"result": {"tools": TOOLS + [{"name": name, "inputSchema": {"type": "object"}} for name in more]}}
         case "tools/call":
             wants, arguments = request["params"]["name"], request["params"]["arguments"]
-            text = str(os.getpid()) if wants == "pid" else Path(arguments["pipe"]).read_text("utf-8")
+            if wants == "learn":
+                more[:] = arguments["names"]
+                print(CHANGED, flush=True)  # noqa: T201 (the protocol)
+            text = Path(arguments["pipe"]).read_text("utf-8") if wants == "hold" else str(os.getpid())
             return {"result": {"content": [{"type": "text", "text": text}]}}
         case _:
             return {"error": {"code": -32601, "message": "no such method"}}

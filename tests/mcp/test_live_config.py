@@ -92,6 +92,29 @@ async def test_a_change_reaches_only_the_servers_it_concerns_and_calls_that_run_
     await until(lambda: not psutil.pid_exists(after["a_"]) and not psutil.pid_exists(after["c_"]))
 
 
+async def test_a_tool_whose_name_another_server_has_is_there_once_that_one_gives_it_up(live: Live) -> None:
+    """Both list what is called a_b_search."""
+    both: dict[str, Any] = {"a": A, "b": {**SMALL, "prefix": "a_b_"}}
+
+    async def lists(server: str, *names: str) -> None:
+        await live.tool(f"{both[server]['prefix']}learn").run({"names": names}, WHO)
+        [told] = [each for each in live.servers.servers if each.name == server]
+        await until(lambda: {*names} == {tool.name for tool in told.listed or ()} - {"pid", "hold", "learn"})
+
+    live.write(**both)
+    await live.look()
+    await lists("a", "b_search")
+    await lists("b", "search")
+    assert live.tool("a_b_search").spec.source == "mcp:a"
+    await lists("a")
+    assert live.tool("a_b_search").spec.source == "mcp:b"
+    await lists("a", "b_search")
+    assert [tool.spec.source for tool in live.servers.tools() if tool.spec.name == "a_b_search"] == ["mcp:b"]
+    live.write(a=both["a"])
+    await live.look()
+    assert live.tool("a_b_search").spec.source == "mcp:a"
+
+
 async def test_a_file_of_variables_that_changes_restarts_its_server(live: Live, tmp_path: Path) -> None:
     before = await live.pids()
     (tmp_path / ".env").write_text("WHICH=another\n")

@@ -1,6 +1,7 @@
 """Each user's own login at an MCP server: begun, finished, renewed, ended, and nobody else's."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -245,6 +246,35 @@ async def test_a_call_that_runs_ends_though_its_server_is_reconnected_or_its_use
     assert server.ran == [("ada", "whoami")] * 2
 
 
+async def test_a_connection_whose_call_waits_for_its_handshake_makes_room_for_no_other(
+    with_logins: Settings, server: LoginServer, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.mcp.oauth.personal_server.MAX_CONNECTIONS", 1)
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    said: dict[str, str] = {}
+
+    async def asks(user: str) -> None:
+        session = await speakers[user].new_session()
+        provider.will_to(session, calls(("mcp_whoami", {})), says("Here."))
+        await speakers[user].chat(session, f"Who am I in {session}?")
+        said[user] = str(provider.requests[-1]["messages"][-1]["content"])
+
+    async with running(guarded) as client, AsyncExitStack() as stack:
+        keys = {user: await new_key(guarded, user) for user in ("ada", "bob")}
+        speakers = {user: await stack.enter_async_context(speaking(client, key)) for user, key in keys.items()}
+        for user, speaker in speakers.items():
+            await log_in(speaker, user)
+        server.hello_gate = asyncio.Event()
+        server.at_hello_gate.clear()
+        asking = asyncio.create_task(asks("ada"))
+        await server.at_hello_gate.wait()
+        await asks("bob")
+        server.hello_gate.set()
+        await asking
+    assert "Too many users" in said["bob"]
+    assert "This is ada." in said["ada"]
+
+
 async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami", **body: str) -> tuple[str, str]:
     """The session whose call waits for a login, and the link that it asks with."""
     provider.will(calls((tool, {})))
@@ -327,6 +357,17 @@ async def tools_at(client: Client) -> list[str]:
 
 async def offers_whoami(client: Client) -> bool:
     return "mcp_whoami" in await tools_at(client)
+
+
+async def test_two_servers_whose_long_names_begin_alike_have_two_tools_to_log_in(
+    with_logins: Settings, server: LoginServer
+) -> None:
+    names = [f"{'diary' * 12} {end}" for end in "ab"]
+    servers = {name: {"url": server.mcp, "oauth": True} for name in names}
+    with_logins.mcp_config.write_text(json.dumps({"mcpServers": servers}))
+    async with running(with_logins) as client:
+        offered = {item["source"]: item["name"] for item in (await client.get("/tools"))["items"]}
+    assert len({offered[f"mcp:{name}"] for name in names}) == 2
 
 
 async def test_what_a_login_may_not_do_is_asked_for_with_a_login_that_may(
@@ -426,6 +467,10 @@ class Bad:
     answer: Callable[[Request], Response] = lambda _: Response()
 
 
+def described_at(address: str) -> Callable[[Request], Response]:
+    return lambda _: Response(status_code=401, headers={"WWW-Authenticate": f'Bearer resource_metadata="{address}"'})
+
+
 ABOUT_SERVER, ABOUT_AUTHORITY = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
 BAD = (
     Bad("another resource", resource={"resource": "https://else.example/mcp"}),
@@ -434,6 +479,9 @@ BAD = (
     Bad("redirects elsewhere", place=ABOUT_SERVER, answer=lambda _: RedirectResponse("http://169.254.169.254/", 307)),
     Bad("more than 256 kB", place=ABOUT_SERVER, answer=lambda _: Response(b" " * 50_000_000)),
     Bad("HTTP 503", place=ABOUT_SERVER, answer=lambda _: Response(status_code=503)),
+    Bad("is no address", place="/mcp", answer=described_at("https://[bad")),
+    Bad("is no address", place="/mcp", answer=described_at("https://a:99999999/")),
+    Bad("is no address", place="/mcp", answer=described_at("https://xn--\xff.example/")),
     Bad("private address", resource={"authorization_servers": ["https://10.0.0.1"]}),
     Bad("not an https address", resource={"authorization_servers": ["http://else.example"]}),
     Bad("another issuer", metadata={"issuer": "https://else.example"}),

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from mcp.server.mcpserver import AcceptedElicitation, Elicit, ElicitationResult, MCPServer
+from mcp.server.mcpserver import AcceptedElicitation, Context, Elicit, ElicitationResult, MCPServer
 from mcp.server.mcpserver.resolve import Resolve
-from mcp_types import ToolAnnotations
+from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
 from pydantic import BaseModel
 
 from segue.config import Settings
-from segue.domain.tool import Tool, ToolContext
+from segue.domain.tool import Tool, ToolContext, ToolLost
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
+from segue.mcp.questions import MAX_ROUNDS
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, says
 from tests.support.server import serving
@@ -206,6 +207,55 @@ async def test_a_call_of_the_new_protocol_goes_on_from_where_it_left_off(tmp_pat
     ):
         assert await tool(servers, "deliver").run(pizza, told) == "delivered"
     assert effects[-1] == "pizza to via Roma 3 for 2"
+
+
+def paying_server(effects: list[str]) -> MCPServer:
+    """Its tool pays once it has wanted something so many times: an answer, or only time."""
+    server = MCPServer("asking", log_level="CRITICAL")
+
+    @server.tool(annotations=ToolAnnotations(destructive_hint=False))
+    async def pay(times: int, context: Context, question: str = "") -> str | InputRequiredResult:
+        """Pay something."""
+        asked = int(context.request_state or 0)
+        if asked < times:
+            form = ElicitRequestFormParams(message=question, requested_schema={"type": "object", "properties": {}})
+            wanted = {"sure": ElicitRequest(params=form)} if question else None
+            return InputRequiredResult(input_requests=wanted, request_state=str(asked + 1))
+        effects.append("paid")
+        return "paid"
+
+    return server
+
+
+@asynccontextmanager
+async def paying(folder: Path, effects: list[str], timeout_s: float = PATIENCE_S) -> AsyncIterator[McpServers]:
+    async with (
+        serving(paying_server(effects).streamable_http_app()) as url,
+        connected(folder, url=f"{url}/mcp", timeout_s=timeout_s) as servers,
+    ):
+        yield servers
+
+
+async def test_what_a_call_returns_after_its_last_question_is_its_result(tmp_path: Path) -> None:
+    effects: list[str] = []
+    async with paying(tmp_path, effects) as servers:
+        asks = await asking(servers, "pay", {"times": 1, "question": "Sure?"})
+        told = replace(WHO, answers=(replace(answered(asks, {}), state=None),) * (MAX_ROUNDS + 1))
+        run = tool(servers, "pay").run
+        assert await run({"times": MAX_ROUNDS, "question": "Sure?"}, told) == "paid"
+        with pytest.raises(ToolLost, match="unknown"):
+            await run({"times": MAX_ROUNDS + 1, "question": "Sure?"}, told)
+    assert effects == ["paid"]
+
+
+async def test_a_call_that_only_wants_time_has_it_until_its_deadline(tmp_path: Path) -> None:
+    effects: list[str] = []
+    async with paying(tmp_path, effects) as servers:
+        assert await tool(servers, "pay").run({"times": MAX_ROUNDS + 1}, WHO) == "paid"
+    async with paying(tmp_path, effects, timeout_s=0.5) as servers:
+        with pytest.raises(ToolLost):
+            await tool(servers, "pay").run({"times": 1000}, WHO)
+    assert effects == ["paid"]
 
 
 @pytest.fixture

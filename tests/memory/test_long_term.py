@@ -229,6 +229,7 @@ OUTAGES: dict[str, Response | list[float]] = {
     "hangs": [1.0, 2.0],
     "nonsense": [],
     "a number that no row can hold": [1e300],
+    "no number behind one": raw({"object": "list", "data": [{"index": 0, "embedding": [1.0, "NaN"]}]}),
     "html": raw("<html>It works!</html>"),
     "an answer without vectors": raw({"object": "list", "data": [{"index": 0}]}),
     "an answer without an end": Response(packed(30), headers=GZIP, media_type="application/json"),

@@ -1,11 +1,13 @@
 """A request that was refused for its length or for a tool is asked once more, changed; the next one is so at once."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from starlette.responses import Response
 from structlog.testing import capture_logs
 
 from segue.agent.render_messages import assistant_message
@@ -16,7 +18,7 @@ from segue.domain.tool import ToolSpec
 from segue.models.amended_requests import CUT, size_of
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import EARLIER_RESULTS, fenced
-from tests.support.provider import Provider, calls, raw, says
+from tests.support.provider import Provider, calls, fails, raw, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
 
@@ -65,6 +67,26 @@ async def test_a_conversation_that_is_too_long_goes_out_at_half_its_size_and_so_
         assert REFERENCES in sent["messages"][0]["content"]
     assert (await model.reply([SYSTEM, *turn(1)])).text == "Three."
     assert "Look at 1." in provider.requests[-1]["messages"][1]["content"]
+
+
+async def test_what_is_known_to_be_too_long_does_not_grow_by_an_older_request_that_ends_later(
+    model: ChatModel, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    refusal = fails(400, body='{"error": {"message": "The context length is exceeded."}}')
+
+    async def late(_: dict[str, Any]) -> Response:
+        await gate.wait()
+        return refusal
+
+    provider.will(late, refusal, *map(says, ("Short.", "Long.", "Between.")))
+    long = asyncio.create_task(model.reply([SYSTEM, *OLD, *turn(99)]))
+    await provider.wait_for_requests(1)
+    assert (await model.reply([SYSTEM, *OLD[:16], *turn(99)])).text == "Short."
+    gate.set()
+    assert (await long).text == "Long."
+    assert (await model.reply([SYSTEM, *OLD[:24], *turn(99)])).text == "Between."
+    assert size(provider.requests[-1]) < size(provider.requests[1])
 
 
 WINDOWS = {

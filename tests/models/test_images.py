@@ -93,6 +93,7 @@ async def test_a_model_that_is_not_known_to_take_images_is_told_their_type_and_s
     first(
         2,
         [
+            (413, "Request Entity Too Large", [URL]),
             (400, "Invalid content type. image_url is only supported by certain models.", []),
             (404, "No endpoints found that support image input", []),
             (500, "image input is not supported - hint: you may need to provide the mmproj", []),

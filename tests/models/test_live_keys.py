@@ -1,5 +1,6 @@
 """The key of a model in a file of SECRETS_DIR: a new one is used without a restart, and only the model is told it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,28 @@ async def test_if_every_key_is_refused_each_is_asked_once_and_the_next_message_a
     assert (refused.json()["code"], refused.json()["provider_code"]) == ("model_unavailable", "invalid_api_key")
     assert not any(key in refused.text for key in KEYS)
     assert ring.sent == [*KEYS, KEYS[0]]
+
+
+async def test_an_answer_that_began_before_its_key_was_refused_does_not_bring_the_key_back(
+    with_keys: Settings, provider: Provider
+) -> None:
+    ring, gate = Keyring(provider), asyncio.Event()
+
+    async def long(_: dict[str, Any]) -> Response:
+        await gate.wait()
+        return says("at last")
+
+    provider.always("a long one", long)
+    async with running(with_keys) as client:
+        one, other = [await client.new_session() for _ in range(2)]
+        answering = asyncio.create_task(client.chat(one, "a long one"))
+        await provider.wait_for_requests(1)
+        ring.refuses = {KEYS[0]: (429, "rate_limit_exceeded")}
+        await client.chat(other, "hello")
+        gate.set()
+        assert (await answering)["message"]["content"] == "at last"
+        await client.chat(other, "hello")
+    assert ring.sent == [KEYS[0], KEYS[1], KEYS[1]]
 
 
 async def test_another_fault_of_the_request_asks_no_other_key(with_keys: Settings, provider: Provider) -> None:

@@ -142,6 +142,8 @@ FORMS = {
     "flat": '{"object": "error", "message": "no such thing", "code": 400}',
     "a detail": '{"detail": "no such thing"}',
     "details": '{"detail": [{"loc": ["body"], "msg": "no such thing"}]}',
+    "several": '{"success": false, "errors": [{"code": 7003, "message": "no such thing"}]}',
+    "another": '{"msg": "no such thing"}',
     "plain": "no such thing",
 }
 

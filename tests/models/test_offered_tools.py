@@ -9,9 +9,10 @@ from langchain_core.messages import AIMessage
 
 from segue.around.replay.request_rules import invalid_tools
 from segue.config import Settings
+from segue.domain.ids import offered_name
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.tool_schemas import CALL_TOOL, Bounds, ToolBindings, as_shown_calls, offered_name
+from segue.models.tool_schemas import CALL_TOOL, Bounds, ToolBindings, as_shown_calls
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running

@@ -204,6 +204,26 @@ async def test_words_are_cut_to_fit_and_what_cannot_be_cut_stays_away(
     assert sent["tool_calls"][0].keys() == {"id", "type", "function"}
 
 
+@pytest.mark.parametrize(
+    ("deltas", "kept"),
+    [
+        ([{"reasoning": "x" * 100, "reasoning_details": [{**DETAILS[0], "text": "x" * 100}]}] * 700, False),
+        ([{"reasoning": "", "reasoning_details": [{**DETAILS[1], "data": "x" * (MAX_OPAQUE_BYTES - 99)}]}], True),
+        ([{"reasoning": "", "reasoning_details": [{**DETAILS[1], "data": "x" * MAX_OPAQUE_BYTES}]}], False),
+    ],
+    ids=["long words", "nearly no room", "no room"],
+)
+@pytest.mark.timeout(60)  # an endless loop would keep the test until it hangs
+async def test_words_for_which_nothing_leaves_room_are_left_out(
+    client: Client, provider: Provider, deltas: list[dict[str, Any]], *, kept: bool
+) -> None:
+    provider.will(streams(*deltas, {"tool_calls": [call(index=0)]}, finish_reason="tool_calls"), says("Noon."))
+    await streamed(client, await client.new_session(), "What time is it?")
+    [sent] = provider.messages(role="assistant")
+    assert ("reasoning_details" in sent) is kept
+    assert not sent.get("reasoning")
+
+
 async def test_a_process_that_takes_a_turn_over_and_later_turns_send_it_but_another_model_never_gets_it(
     settings: Settings, provider: Provider
 ) -> None:

@@ -222,25 +222,27 @@ async def test_a_header_of_the_settings_takes_the_place_of_ours_however_it_is_wr
     assert request.headers["user-agent"] == f"segue/{VERSION}"
 
 
+@pytest.mark.parametrize("clients", [None, {"top_p": 0.5}], ids=["ours", "beside a client's"])
 @pytest.mark.parametrize("name", ["include", "temperature"])
 async def test_a_parameter_the_responses_api_refuses_is_left_out_from_then_on(
-    endpoint: Endpoint, opened: Opened, name: str
+    endpoint: Endpoint, opened: Opened, name: str, clients: dict[str, float] | None
 ) -> None:
     refusal = answers(400, {"error": {"message": "It is not supported with this model.", "param": name}})
     endpoint.will((RESPONSES, refusal), (RESPONSES, ANSWERED), (RESPONSES, ANSWERED))
     model = opened.model(opened.options(endpoint, model="gpt-4.1", api="responses", temperature=0.5))
     for _ in range(2):
-        assert (await model.reply(ASKED)).text == "42"
+        assert (await model.reply(ASKED, sampling=clients)).text == "42"
     assert [name in body for _, body in endpoint.asked] == [True, False, False]
 
 
 @pytest.mark.parametrize(
     ("reply", "told"),
     [
-        (responses_api.FAILED, "Overloaded"),
+        (responses_api.FAILED, f"It said: {responses_api.OVERLOADED}"),
+        (responses_api.FAILS_IN_STREAM, f"It said: {responses_api.OVERLOADED}"),
         (answers(200, {"error": {"code": "server_error", "message": "Overloaded"}}), "no answer"),
     ],
-    ids=["a failed response", "an error"],
+    ids=["a failed response", "a failed stream", "an error"],
 )
 async def test_what_is_no_answer_of_the_responses_api_is_told(
     endpoint: Endpoint, opened: Opened, reply: Response, told: str

@@ -2,7 +2,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from segue.net.addresses import is_public
+from segue.net.addresses import allowed_for_operator, is_public, is_public_or_private
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,28 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
 )
 def test_an_address_of_any_special_range_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address", ["10.1.2.3", "127.0.0.1", "192.168.1.1", "::1", "fc00::1", "fd12:3456::1", "1.1.1.1"]
+)
+def test_an_operators_own_network_may_be_dialled_for_the_operator(address: str) -> None:
+    assert is_public_or_private(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param("169.254.169.254", id="link-local"),
+        pytest.param("100.100.100.200", id="alibaba"),
+        pytest.param("168.63.129.16", id="azure"),
+        pytest.param("fd00:ec2::254", id="aws"),
+        pytest.param("fd00:ec2::23", id="aws-pods"),
+        pytest.param("fd20:ce::254", id="google"),
+        pytest.param("fd00:c1::a9fe:a9fe", id="oracle"),
+        pytest.param("fe80::a9fe:a9fe", id="link-local-6"),
+    ],
+)
+def test_where_a_cloud_keeps_credentials_is_in_no_network_of_the_operators(address: str) -> None:
+    assert not is_public_or_private(ip_address(address))
+    assert not allowed_for_operator(address, allow_private=False)(ip_address(address))

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from segue.net import http_client
 from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, allowed_for_operator
-from segue.net.http_client import answer_of, checked_client, connecting
+from segue.net.http_client import answer_of, checked_client, unchecked_client_arguments
 from tests.support.patience import PATIENCE_S
 
 HERE = "127.0.0.1"
@@ -229,7 +229,7 @@ async def test_a_proxy_of_the_environment_is_obeyed_where_the_operator_says_what
     async with heard_requests() as (port, direct), heard_requests() as (proxy, proxied):
         for name, value in variables.items():
             monkeypatch.setenv(name, value.format(proxy=f"{HERE}:{proxy}"))
-        async with httpx2.AsyncClient(**connecting()) as client:
+        async with httpx2.AsyncClient(**unchecked_client_arguments()) as client:
             assert (await client.get(f"http://localhost:{port}/")).status_code == httpx2.codes.OK
     heard = [f"http://localhost:{port}/"] if asked_by == "proxy" else ["/"]
     assert (proxied if asked_by == "proxy" else direct) == heard
@@ -237,7 +237,10 @@ async def test_a_proxy_of_the_environment_is_obeyed_where_the_operator_says_what
 
 
 async def test_a_connection_that_its_server_has_closed_is_not_used_again() -> None:
-    async with heard_requests(closes=True) as (port, heard), httpx2.AsyncClient(**connecting()) as client:
+    async with (
+        heard_requests(closes=True) as (port, heard),
+        httpx2.AsyncClient(**unchecked_client_arguments()) as client,
+    ):
         for _ in range(3):
             assert (await client.get(f"http://{HERE}:{port}/")).status_code == httpx2.codes.OK
     assert heard == ["/"] * 3
@@ -251,7 +254,10 @@ async def test_a_refusal_is_read_though_the_server_hangs_up_before_it_has_heard_
         await writer.drain()
         writer.transport.abort()
 
-    async with await asyncio.start_server(refuse, HERE, 0) as server, httpx2.AsyncClient(**connecting()) as client:
+    async with (
+        await asyncio.start_server(refuse, HERE, 0) as server,
+        httpx2.AsyncClient(**unchecked_client_arguments()) as client,
+    ):
         answer = await client.post(f"http://{HERE}:{server.sockets[0].getsockname()[1]}/", content=b"x" * size)
     assert (answer.status_code, answer.text) == (413, "too large")
 
@@ -269,7 +275,10 @@ async def test_a_reader_that_is_slower_than_its_server_gets_everything_and_holds
             sent += 100_000
         writer.close()
 
-    async with await asyncio.start_server(say, HERE, 0) as server, httpx2.AsyncClient(**connecting()) as client:
+    async with (
+        await asyncio.start_server(say, HERE, 0) as server,
+        httpx2.AsyncClient(**unchecked_client_arguments()) as client,
+    ):
         url = f"http://{HERE}:{server.sockets[0].getsockname()[1]}/"
         read, ahead = 0, 0
         async with client.stream("GET", url) as answer:
@@ -291,14 +300,14 @@ async def test_a_server_that_falls_silent_is_waited_for_as_long_as_the_client_sa
     async with (
         asyncio.timeout(PATIENCE_S),
         await asyncio.start_server(begin, HERE, 0) as server,
-        httpx2.AsyncClient(**connecting(), timeout=httpx2.Timeout(None, read=0.05)) as client,
+        httpx2.AsyncClient(**unchecked_client_arguments(), timeout=httpx2.Timeout(None, read=0.05)) as client,
     ):
         with pytest.raises(httpx2.ReadTimeout):
             await client.get(f"http://{HERE}:{server.sockets[0].getsockname()[1]}/")
 
 
 async def test_a_connection_that_was_asked_before_is_asked_again() -> None:
-    async with heard_requests() as (port, heard), httpx2.AsyncClient(**connecting()) as client:
+    async with heard_requests() as (port, heard), httpx2.AsyncClient(**unchecked_client_arguments()) as client:
         for _ in range(3):
             answer = await client.get(f"http://{HERE}:{port}/")
     assert heard == ["/"] * 3

@@ -36,7 +36,7 @@ def fails(code: int, status: str, message: str, **more: Any) -> Response:
     return answers(code, {"error": {"code": code, "message": message, "status": status, **more}})
 
 
-FILTERED = (says("I will", reason="SAFETY"), Given((), "", {}))
+FILTERED = (says("I will", reason="SAFETY"), says("I will", reason="IMAGE_PROHIBITED_CONTENT"), Given((), "", {}))
 ERRORS = {
     "too long": (
         fails(400, "INVALID_ARGUMENT", "The input token count (1200000) exceeds the maximum number of tokens allowed."),

@@ -61,6 +61,8 @@ class LoginServer:
     at_gate: asyncio.Event = field(default_factory=asyncio.Event)
     call_gate: asyncio.Event | None = None  # what calls of tools wait for
     at_call_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    hello_gate: asyncio.Event | None = None  # what handshakes wait for
+    at_hello_gate: asyncio.Event = field(default_factory=asyncio.Event)
     all_tokens: set[str] = field(default_factory=set)
 
     @property
@@ -163,6 +165,9 @@ class LoginServer:
         body = json.loads(await request.body() or b"{}")
         match body.get("method"):
             case "initialize":
+                self.at_hello_gate.set()
+                if self.hello_gate is not None:
+                    await self.hello_gate.wait()
                 return _said(body, INITIALIZED)
             case "tools/list":
                 return _said(body, {"tools": TOOLS})

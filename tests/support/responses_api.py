@@ -204,13 +204,14 @@ def _content(index: int, part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield done
 
 
-FAILS_IN_STREAM = _stream({"type": "error", "code": "server_error", "message": "Overloaded", "param": None})
+OVERLOADED = "Overloaded: you've asked for much, and it isn't there."
+FAILS_IN_STREAM = _stream({"type": "error", "code": "server_error", "message": OVERLOADED, "param": None})
 FAILED = _stream(
     {"type": "response.created", "sequence_number": 0, "response": whole(says("")) | {"status": "in_progress"}},
     {
         "type": "response.failed",
         "sequence_number": 1,
         "response": whole(says(""))
-        | {"status": "failed", "output": [], "error": {"code": "server_error", "message": "Overloaded"}},
+        | {"status": "failed", "output": [], "error": {"code": "server_error", "message": OVERLOADED}},
     },
 )

@@ -1,15 +1,18 @@
 import asyncio
 import gc
+import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, ToolUnauthorized
+from segue.domain.user_request import MAX_QUESTIONS, ToolAsks, UserAnswer, UserRequest
 from segue.tools.run import CallOutcome, Fault, failed, run_tool
 from segue.tools.tool_settings import ToolSettings
 
@@ -155,6 +158,58 @@ async def test_a_value_that_cannot_be_read_does_not_make_the_effect_a_failure() 
     assert (outcome.status, outcome.error) == ("succeeded", None)
     said = "[the tool answered with a value that cannot be kept: RuntimeError: no words]"
     assert outcome.payload.value == said
+
+
+PROGRAM = """
+import asyncio, resource, sys
+from segue.domain.ids import utc_now
+from segue.domain.tool import Tool, ToolContext, ToolSpec
+from segue.tools.run import run_tool
+from segue.tools.tool_settings import ToolSettings
+
+async def pay(args, context):
+    print("paid", flush=True)
+    return "x" * 300_000
+
+async def main():
+    who = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=utc_now())
+    settings = ToolSettings(tool_timeout_s=30, tool_result_max_bytes=1_000_000)
+    outcome = await run_tool(Tool(ToolSpec("pay", "Pays.", {{"type": "object"}}), pay), {{}}, who, settings=settings)
+    print(outcome.status, len(outcome.payload.text))
+
+if __name__ == "__main__":
+    {machine}
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        "resource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))",
+        "sys.executable = '/nowhere'",
+        "sys.executable = '/bin/false'",
+    ],
+    ids=["little memory", "no program", "a program that ends"],
+)
+async def test_a_machine_that_starts_no_process_does_not_make_the_effect_a_failure(
+    tmp_path: Path, machine: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(machine=machine))
+    ran = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
+    said, _ = await ran.communicate()
+    *told, end = said.decode().splitlines()
+    assert ("paid" in told, end) == (True, "succeeded 300000")
+
+
+async def test_a_summary_that_fails_does_not_make_the_effect_a_failure() -> None:
+    def summarise(_: dict[str, Any], __: object) -> str:
+        raise KeyError("total")
+
+    tool = Tool(ToolSpec("pay", "Pays.", ANYTHING), returning("paid"), summarise=summarise)
+    outcome = await run_tool(tool, {}, WHO, settings=ToolSettings())
+    assert (outcome.status, outcome.error) == ("succeeded", None)
 
 
 async def test_a_large_answer_is_cut_and_still_succeeds() -> None:
@@ -363,6 +418,15 @@ async def test_a_failure_is_the_tools_or_its_credentials_or_the_arguments(
     function: Function, fault: Fault | None
 ) -> None:
     assert (await run(function)).fault == fault
+
+
+async def test_a_tool_that_asks_too_often_has_run_and_failed_by_its_own_fault() -> None:
+    asks = ToolAsks(UserRequest("form", "Sure?", schema={"type": "object", "properties": {}}))
+    often = replace(WHO, answers=(UserAnswer(1, asks.request.key, "accept"),) * MAX_QUESTIONS)
+    tool = Tool(ToolSpec("find", "Finds.", ANYTHING), raising(asks))
+    outcome = await run_tool(tool, {}, often, settings=ToolSettings())
+    assert (outcome.status, outcome.fault, outcome.asks) == ("failed", "tool", None)
+    assert "asked the user more than" in str(outcome.error)
 
 
 async def test_what_never_reached_a_tool_is_not_its_fault() -> None:

@@ -9,8 +9,8 @@ import pytest
 from segue import Agent, tool
 from segue.agent.prompts import MAX_NAMED_TOOLS, SYSTEM, TEXTS, confirmation_line
 from segue.config import Settings
+from segue.domain.ids import offered_name
 from segue.domain.tool import ToolSpec
-from segue.models.tool_schemas import offered_name
 from tests.support.provider import Provider, says
 from tests.support.service import running
 from tests.support.shelf import serving_shelf

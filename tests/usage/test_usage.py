@@ -12,9 +12,10 @@ from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
 from tests.support.metrics import scraped
 from tests.support.plans import Frozen
-from tests.support.provider import Provider, calls, completion, fails, raw, says
+from tests.support.provider import Provider, calls, completion, delta, fails, raw, says, sse
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
+from tests.support.streams import streamed
 
 CALL = {
     "llm_calls": 1,
@@ -151,6 +152,34 @@ async def test_turns_without_an_answer_are_charged_for_what_they_used(settings: 
         never.set()
     assert (cancelled["estimated"], cancelled["output_tokens"]) == (True, 14)
     assert cancelled["input_tokens"] > 100
+
+
+WORDS = [f"word{number} " for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [delta(content=word) for word in WORDS],
+        [
+            delta(tool_calls=[{"index": 0, "id": "c1", "function": {"name": "current_time", "arguments": "{"}}]),
+            *(delta(tool_calls=[{"index": 0, "function": {"arguments": word}}]) for word in WORDS),
+        ],
+    ],
+    ids=["thinking", "a call"],
+)
+async def test_what_was_held_back_of_an_answer_that_fell_silent_is_charged(
+    settings: Settings, provider: Provider, pieces: list[dict[str, Any]]
+) -> None:
+    provider.will(sse(*pieces, never := asyncio.Event()))
+    impatient = {"llm_model": "deepseek-r1", "llm_idle_timeout_s": 0.3, "llm_max_retries": 0}
+    async with running(settings.model_copy(update=impatient)) as client:
+        session = await client.new_session()
+        await streamed(client, session, "think")
+        [silent] = await used(client, group="session")
+        never.set()
+    assert (silent["llm_calls"], silent["estimated"]) == (1, True)
+    assert 80 < silent["output_tokens"] < 300
 
 
 @pytest.mark.sweep

@@ -18,12 +18,12 @@ import orjson
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from segue.domain.agent import Agent
+from segue.domain.ids import offered_name
 from segue.domain.plan import Confirm, Plan, Step
 from segue.domain.session import LEFT_OUT, Memory, Message, Verdict
 from segue.domain.tool import PROPOSE_MANDATE, ToolCall, ToolSpec, ToolState
 from segue.language.lexicon import load_toml
 from segue.memory.summary import SECTIONS
-from segue.models.tool_schemas import offered_name
 from segue.models.untrusted import CLOSE, CLOSE_NOTES, EARLIER_RESULTS, OPEN, OPEN_NOTES, clipped, fenced, without_notes
 from segue.plans.policy import needs_confirmation
 from segue.tools.normalize import described

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
@@ -28,6 +28,17 @@ NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
 _counter = itertools.count()
+
+
+@lru_cache(1024)
+def offered_name(name: str, taken: int = 0) -> str:
+    """Returns the name that a tool is offered under and its calls are shown with: its own, if that may be sent and so
+    many other tools have not `taken` it.
+    """
+    if TOOL_NAME.fullmatch(name) and not taken:
+        return name
+    digest = hashlib.sha256((f"{name}/{taken}" if taken else name).encode(errors="replace")).hexdigest()
+    return f"{NOT_IN_A_TOOL_NAME.sub('_', name)[:55]}_{digest[:8]}"
 
 
 def new_id(prefix: Prefix, at: datetime) -> str:

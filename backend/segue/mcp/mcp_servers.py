@@ -45,9 +45,9 @@ class McpServers:
 
     `make_logins` makes the logins of users, given what returns the servers at which each logs in, whose resources and
     prompts are left out; it may raise AppError. `taken` are names that no server's tool may have, `disabled` those of
-    tools for resources that are not offered. `listed` is told the source and the tools of each list.
-    `timeout_s` limits a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that
-    needs longer, or fails, joins later. Entering raises AppError `mcp_name_collision` and `tool_dependencies_invalid`.
+    tools for resources that are not offered. `listed` is told the source and the tools of each list. `timeout_s` limits
+    a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that needs longer, or
+    fails, joins later. It raises AppError `mcp_name_collision`, `tool_dependencies_invalid` and `tool_verify_invalid`.
     `refused` says why mcp.json, as it is on disk, is not what runs; None if it is. `servers` are those there are now.
     """
 
@@ -67,6 +67,7 @@ class McpServers:
         self._tasks: dict[Server, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._joined: frozenset[Server] = frozenset()
+        self._offered: dict[Server, Sequence[Tool]] = {}  # also the tools whose names others have
         self.servers = [self._made(name, server) for name, server in _wanted(self.config).items()]
         self._resources = ResourceTools(self._shared, self.disabled)
 
@@ -117,8 +118,7 @@ class McpServers:
 
     def reconnect(self, name: str) -> bool:
         """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
-        found = [server for server in self.servers if server.name == name]
-        for server in found:
+        for server in (found := [each for each in self.servers if each.name == name]):
             server.reconnect()
         return bool(found)
 
@@ -232,8 +232,8 @@ class McpServers:
                 task.cancel()
 
     def _join(self, servers: Sequence["Server"]) -> None:
-        """From now on these own the names of their tools. Raises AppError if two have one, or dependencies are unknown;
-        later that is only logged, as ending the service over one server's list would take the others' tools with it.
+        """From now on these own the names of their tools. Raises AppError if two have one, or what mcp.json depends
+        on or verifies by is missing; later that is only logged: to end the service would take the others' tools too.
         """
         owners = dict.fromkeys(self.taken, _APPLICATION)
         for server in servers:
@@ -243,8 +243,9 @@ class McpServers:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
                     raise _collision(tool.spec.name, owner, server.name)
         self._joined = frozenset(servers)
+        self._offered = {server: self._offered.get(server, ()) for server in servers}
         for server in servers:
-            self._tell(server, server.tools)
+            server.tools = self._accept(server, self._offered[server])
 
     def _tell(self, server: "Server", tools: Sequence[Tool]) -> None:
         if guessed := [tool.spec.name for tool in tools if tool.spec.effect_guessed]:
@@ -252,21 +253,30 @@ class McpServers:
         if self.listed is not None:
             self.listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 
-    def _accept(self, server: "Server", tools: list[Tool]) -> tuple[Tool, ...]:
-        """Returns the tools whose names no other server has; all of them before it has joined."""
+    def _accept(self, server: "Server", tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Returns the tools that may be offered, all of them before the server has joined. What it gives up, others may
+        have that list it too.
+        """
+        self._offered[server] = tools
         if server not in self._joined:
             return tuple(tools)
         if unknown := _unknown_dependencies(server, tools):
             log.warning("mcp_dependencies_unknown", server=server.name, tools=unknown)
+        for each in (server, *self._joined - {server}):
+            before, each.tools = each.tools, self._own(each)
+            if each is server or each.tools != before:
+                self._tell(each, each.tools)
+        return server.tools
+
+    def _own(self, server: "Server") -> tuple[Tool, ...]:
+        """Returns the tools whose names no other server has."""
         owners = dict.fromkeys(self.taken, _APPLICATION)
         for other in self._joined - {server}:
             owners |= {tool.spec.name: other.name for tool in other.tools}
-        kept = [tool for tool in tools if tool.spec.name not in owners]
-        for name in (tool.spec.name for tool in tools if tool.spec.name in owners):
+        for name in (tool.spec.name for tool in self._offered[server] if tool.spec.name in owners):
             reason = f"{owners[name] or 'a native tool'} has this name"
             log.warning("mcp_tool_skipped", server=server.name, tool=name, reason=reason)
-        self._tell(server, kept)
-        return tuple(kept)
+        return tuple(tool for tool in self._offered[server] if tool.spec.name not in owners)
 
 
 def _wanted(config: McpConfig) -> dict[str, McpServerConfig]:
@@ -313,16 +323,10 @@ async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
 
 
 def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    known = {argument.name for argument in prompt.arguments}
-    missing = [each.name for each in prompt.arguments if each.required and each.name not in given]
-    return [
-        *({"loc": ["body", "arguments", name], "msg": "Field required", "type": "missing"} for name in missing),
-        *(
-            {"loc": ["body", "arguments", name], "msg": "The prompt has no such argument", "type": "extra_forbidden"}
-            for name in given
-            if name not in known
-        ),
-    ]
+    known = {argument.name: argument.required for argument in prompt.arguments}
+    errors = [(name, "Field required", "missing") for name, required in known.items() if required and name not in given]
+    errors += [(name, "The prompt has no such argument", "extra_forbidden") for name in given if name not in known]
+    return [{"loc": ["body", "arguments", name], "msg": message, "type": kind} for name, message, kind in errors]
 
 
 def may_use(server: "Supervisor", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
@@ -347,10 +351,8 @@ class ResourceTools:
         secrets = frozenset[str]().union(*(server.config.secrets for server in having))
         if self._made is None or self._made[0] != secrets:
             runs = {"mcp_list_resources": self._list, "mcp_read_resource": self._read}
-            made = (
-                Tool(defined(name), run, secrets=secrets) for name, run in runs.items() if name not in self._disabled
-            )
-            self._made = secrets, tuple(made)
+            named = [(name, run) for name, run in runs.items() if name not in self._disabled]
+            self._made = secrets, tuple(Tool(defined(name), run, secrets=secrets) for name, run in named)
         return self._made[1]
 
     def _having(self) -> "list[Supervisor]":

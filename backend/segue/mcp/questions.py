@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from segue.domain.redaction import without
+from segue.domain.tool import ToolLost
 from segue.domain.user_request import ToolAsks, UserAnswer, UserRequest
 from segue.log import log
 from segue.tools.normalize import clean
@@ -78,7 +79,7 @@ class Questions:
     async def call(
         self, client: Client, name: str, arguments: dict[str, Any], heard: ProgressFnT, answers: Sequence[UserAnswer]
     ) -> mcp_types.CallToolResult:
-        """Returns what a tool returned. Raises ToolAsks, MCPError, and what else the SDK raises."""
+        """Returns what a tool returned. Raises ToolAsks, ToolLost, MCPError, and what else the SDK raises."""
 
         async def send(responses: _Responses = None, state: str | None = None) -> _Result:
             return await client.session.call_tool(
@@ -153,9 +154,11 @@ class Questions:
                 raise
             await client.session.list_tools()  # its schema says which arguments go into headers
             result = await send()
-        for _ in range(MAX_ROUNDS):
-            if not isinstance(result, mcp_types.InputRequiredResult):
-                return result
+        rounds = 0
+        while isinstance(result, mcp_types.InputRequiredResult):
+            rounds += bool(result.input_requests)  # else it wants time, which the call's deadline bounds
+            if rounds > MAX_ROUNDS:
+                raise ToolLost(f"It wanted something {MAX_ROUNDS} times: whether the call took effect is unknown.")
             responses = await self._responses(client, call, result)
             try:
                 result = await send(responses, result.request_state)
@@ -164,7 +167,7 @@ class Questions:
                     raise
                 call.unused = list(call.answers)  # the server does not know its state any more: from the beginning
                 left, result = None, await send()
-        raise MCPError(mcp_types.INVALID_PARAMS, f"It wanted something {MAX_ROUNDS} times and did not answer.")
+        return result
 
     async def _responses(self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult) -> _Responses:
         if not wanted.input_requests:

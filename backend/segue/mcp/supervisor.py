@@ -80,7 +80,7 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self._settled = asyncio.Event()  # no reconnection is under way
         self._settled.set()
-        self._retired = False
+        self._retired = ""
         self.offers = Offers(self.name, self.ask)
         self._calls = 0
         self._idle = asyncio.Event()
@@ -130,9 +130,9 @@ class Supervisor:
         else:
             self._scope.deadline = anyio.current_time() + _CLOSE_S
 
-    async def retire(self) -> None:
-        """Refuses new calls, lets those that run end, and closes: mcp.json has another definition now, or none."""
-        self._retired = True
+    async def retire(self, why: str = "mcp.json has changed") -> None:
+        """Refuses new calls and says why, lets those that run end, and closes."""
+        self._retired = why
         await self._calls_ended(self.config.max_timeout_s or LONGEST * self.timeout_s)
         self.stop()
 
@@ -168,7 +168,7 @@ class Supervisor:
             with anyio.move_on_after(self.timeout_s):
                 await self._settled.wait()
         if self._retired:
-            raise ToolRetry(f"{what} was not run: mcp.json has changed. Call it again if it is still offered.")
+            raise ToolRetry(f"{what} was not run: {self._retired}. Call it again if it is still offered.")
         if self._connection is None and not self.away:
             await self._answers_again()
         if self._connection is None:
@@ -209,9 +209,9 @@ class Supervisor:
                 result = await ask()
                 if not answer.done():
                     answer.set_result(result)
-        except ToolAsks as asks:
+        except (ToolAsks, ToolLost) as told:
             if not answer.done():
-                answer.set_exception(asks)
+                answer.set_exception(told)
         except Exception as raised:  # noqa: BLE001 (any error of the SDK belongs to this caller, not to the other calls)
             error = raised
             self._in_doubt.set()
@@ -230,7 +230,7 @@ class Supervisor:
         self._news = asyncio.Event()
 
     async def _hold_connection(self) -> None:
-        """One connection, from the handshake to its end; returns only after `stop`."""
+        """Holds a connection from the handshake to its end. Returns after `stop` or `reconnect`; another end raises."""
         with anyio.fail_after(self.handshake_timeout_s) as handshake:
             self._budget = budget = Budget()
             told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self.auth

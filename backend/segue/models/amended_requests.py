@@ -108,8 +108,8 @@ def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str
 
 def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str, Literal["all", "these"]] | None:
     """Returns which of the media `sent` is refused: all of it, or only these, such as a file that is too long."""
-    if refusal.cause.name == "context_length" and "file" in sent:
-        return "file", "these"
+    if refusal.cause.name == "context_length" and ("file" in sent or (sent and refusal.status == 413)):  # noqa: PLR2004 (HTTP)
+        return min(sent), "these"
     if refusal.cause.name not in _CAUSES_OF_MEDIA:
         return None
     said = f"{refusal.code} {refusal.message}"

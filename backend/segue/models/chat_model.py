@@ -269,7 +269,7 @@ class ChatModel:
                     continue
             else:
                 if not reply.is_empty:
-                    self._too_long = request.parts.too_long or self._too_long
+                    self._too_long = min(filter(None, (request.parts.too_long, self._too_long)), default=None)
                     self._limits = request.parts.limits
                     self._form = request.parts.form if request.parts.form.opaque_too else self._form
                     return request.in_own_terms(reply)
@@ -375,9 +375,10 @@ async def with_a_key(
     """
     if keys is None:
         return await ask()
-    tried: list[str] = []
+    tried = set[str]()
     while True:
-        tried.append(keys.value)
+        tried.add(key := keys.value)
+        before = keys.refusals.get(key)
         try:
             answer = await ask()
         except refusals.ProviderRefusal as refusal:
@@ -385,10 +386,11 @@ async def with_a_key(
             if (begun is not None and begun.has_come) or cause not in KEY_LEFT_OUT_S:
                 raise
             seconds = min(max(refusal.retry_after_s or KEY_LEFT_OUT_S[cause], 1.0), MAX_KEY_LEFT_OUT_S)
-            place = await keys.refused(tried[-1], cause, seconds)
+            place = await keys.refused(key, cause, seconds)
             if keys.value in tried:
                 raise
             log.warning("model_key_left_out", setting=keys.name, key=place, cause=cause, for_s=seconds)
         else:
-            keys.works(tried[-1])
+            if keys.refusals.get(key) == before:  # else an older answer says nothing of a later refusal
+                keys.refusals.pop(key, None)
             return answer

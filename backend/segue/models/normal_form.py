@@ -16,9 +16,9 @@ from typing import Any, Final, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
+from segue.domain.ids import offered_name
 from segue.language.lexicon import load_toml
 from segue.models.reply import OPAQUE, opaque_of_call
-from segue.models.tool_schemas import offered_name
 
 NO_ANSWER: Final = "(no answer was given)"
 RESULTS_NOTED: Final = "(results noted)"

@@ -191,7 +191,8 @@ class OpenAIEmbedder:
                 answer = await with_a_key(self.keys, partial(self.endpoint.ask, body))
             given = sorted(answer["data"], key=lambda each: each["index"])
             vectors = [list(map(float, each["embedding"])) for each in given]
-            if len(vectors) != len(texts) or not all(each and max(map(abs, each)) < MAX_NUMBER for each in vectors):
+            is_sound = len(vectors) == len(texts) and all(vectors)
+            if not is_sound or not all(abs(x) < MAX_NUMBER for each in vectors for x in each):
                 raise ValueError("not a vector for each text")
         except (TimeoutError, ModelFailure, *MALFORMED) as error:
             log.warning("embedding_failed", error=type(error).__name__, reason=str(error), texts=len(texts))

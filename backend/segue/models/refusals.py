@@ -266,7 +266,7 @@ class RefusalReader:
         return None if error is None else self.refused(_status_of(error), error, {})
 
     def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
-        told = error_in(said) if isinstance(said, dict | list) else said
+        told = error_in(said) or said
         error = _behind_a_router(told)
         details = error if isinstance(error, dict) else {}
         waits = [each for each in (retry_after_s(headers), _wait_told(error)) if each is not None]
@@ -297,10 +297,10 @@ def error_in(body: Any) -> Any:
             return error_in(first)
         case {"error": error} | {"choices": [{"error": error}, *_]} if error:
             return error
-        case {"object": "error"}:
+        case dict() if body.get("object") == "error" or ("choices" not in body and _MESSAGES & body.keys()):
             return body
-        case dict() if "choices" not in body and _MESSAGES & body.keys():
-            return body
+        case {"errors": [dict() as first, *_]} if "choices" not in body:
+            return first
         case _:
             return None
 

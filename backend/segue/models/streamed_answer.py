@@ -6,7 +6,7 @@ that are passed on and the text that is kept are the same. Knows nothing of turn
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -63,9 +63,8 @@ class Marks:
     def begun(self, text: str) -> int:
         """Returns how many characters at the end may be the beginning of a mark."""
         begins = self._first.search(text, max(len(text) - self._longest, 0))
-        return (
-            next((n for n in range(len(text) - begins.start(), 0, -1) if text[-n:] in self._starts), 0) if begins else 0
-        )
+        most = len(text) - begins.start() if begins else 0
+        return next((n for n in range(most, 0, -1) if text[-n:] in self._starts), 0)
 
 
 _MARKS: Final = Marks(*_END_OF, *_ENDS, *WRAPPERS, *CALL_MARKS, _FENCE)
@@ -290,6 +289,8 @@ class StreamedAnswer:
         self.called_in_text = False
         self._texts: list[str] = []
         self._reasoning: list[str] = []
+        self._received: list[str] = []  # words and thinking, also what is held back
+        self._called: list[str] = []  # what of the calls has come, or the calls once they are whole
         self._half = ""
         self._blank = ""
         self.has_begun = False
@@ -304,13 +305,15 @@ class StreamedAnswer:
     @property
     def has_come(self) -> bool:
         """Whether any of the answer has come, also if no listener has heard it."""
-        return bool(self._texts or self._reasoning or self._calls or self._images or self._usage)
+        return bool(self._received or self._called or self._images or self._usage)
 
     @property
     def begins_inside(self) -> bool:
         return self._marked.began_inside
 
     def add(self, part: AnswerPart) -> None:
+        self._received += filter(None, (part.text, part.reasoning))
+        self._called += [piece.args for piece in part.pieces]
         if part.reasoning:
             self._add_reasoning(part.reasoning)
         if part.text:
@@ -321,6 +324,7 @@ class StreamedAnswer:
             for call in part.pieces:
                 self._listener.on_call(call)
         self._calls += part.calls
+        self._called = [f"{call.name}{call.args}" for call in self._calls] or self._called
         self._images += part.images
         self._opaque = part.opaque or self._opaque
         self._finish_reason = _name(part.finish_reason or "") or self._finish_reason
@@ -363,7 +367,7 @@ class StreamedAnswer:
             finish_reason=self._finish_reason or "",
             images=tuple(dict.fromkeys(self._images)),
         )
-        return _counted(reply, self._usage)
+        return _counted(reply, self._usage, ("".join(self._received), "".join(self._called)))
 
     def _pass_on(self, added: Addition) -> None:
         if added.withdrawn:
@@ -395,10 +399,9 @@ def _name(name: object) -> str:
     return clean_text(str(name))[:100]
 
 
-def _counted(reply: Reply, usage: UsageMetadata | None) -> Reply:
+def _counted(reply: Reply, usage: UsageMetadata | None, written: Iterable[str]) -> Reply:
     """Returns the reply with its tokens. Those of the input are not known here if the endpoint counted none."""
     if usage is None:
-        written = (reply.text, reply.reasoning, *(f"{call.name}{call.args}" for call in reply.calls))
         return replace(reply, output_tokens=sum(map(estimate, written)), estimated=True)
     return replace(
         reply,

@@ -5,21 +5,19 @@ one keyword, so only what all of them know goes out; the rest is said in words. 
 against the tool's own schema when it runs (`tools/run.py`).
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages import ToolCall as LangChainCall
 
-from segue.domain.ids import NOT_IN_A_TOOL_NAME, TOOL_NAME
+from segue.domain.ids import offered_name
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.reply import MAX_NAME_CHARS, ModelCall, read_arguments, sendable_name
+from segue.models.reply import ModelCall, read_arguments, sendable_name
 from segue.models.untrusted import neutralised
 from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
@@ -37,8 +35,6 @@ MAX_VALUE_CHARS: Final = 500
 MAX_TOOLS: Final = 128  # that all endpoints take
 MAX_KNOWN: Final = 1000
 MAX_BOUND_SETS: Final = 64
-
-_HASH_CHARS: Final = 8
 
 Schema = dict[str, Any]
 
@@ -347,10 +343,9 @@ class ToolBindings:
         """Returns the tools in OpenAI's form, in their order, each under a name of its own."""
         functions: dict[str, dict[str, Any]] = {}
         for tool in tools:
-            name, tries = offered_name(tool.name), 0
-            while name in functions:
-                tries += 1
-                name = _with_hash(tool.name, f"{tool.name}/{tries}")
+            taken = 0
+            while (name := offered_name(tool.name, taken)) in functions:
+                taken += 1
             functions[name] = {"type": "function", "function": {"name": name, **self._fitted(tool)}}
         return list(functions.values())
 
@@ -363,14 +358,3 @@ class ToolBindings:
             schema = acceptable_schema(tool.input_schema, self._bounds)
             known = self._fitting[tool.name] = tool, {"description": description, "parameters": schema}
         return known[1]
-
-
-@lru_cache(1024)
-def offered_name(name: str) -> str:
-    """Returns the name that a tool is offered under and its calls are shown with: its own, if that may be sent."""
-    return name if TOOL_NAME.fullmatch(name) else _with_hash(name, name)
-
-
-def _with_hash(name: str, hashed: str) -> str:
-    digest = hashlib.sha256(hashed.encode(errors="replace")).hexdigest()[:_HASH_CHARS]
-    return f"{NOT_IN_A_TOOL_NAME.sub('_', name)[: MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

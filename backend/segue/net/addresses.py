@@ -17,8 +17,8 @@ IsAllowed = Callable[[IPAddress], bool]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _NETWORKS: Final = tomllib.loads(files("segue.net").joinpath("networks.toml").read_text("utf-8"))
-_REFUSED_V4, _REFUSED_V6, _PRIVATE = (
-    tuple(map(ip_network, _NETWORKS[name])) for name in ("refused_v4", "refused_v6", "private")
+_REFUSED_V4, _REFUSED_V6, _METADATA, _PRIVATE = (
+    tuple(map(ip_network, _NETWORKS[name])) for name in ("refused_v4", "refused_v6", "metadata", "private")
 )
 _GLOBAL_V6 = ip_network(_NETWORKS["global_v6"])
 _UNKNOWN_NAMES = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
@@ -40,7 +40,8 @@ def is_public(address: IPAddress) -> bool:
 
 def is_public_or_private(address: IPAddress) -> bool:
     """Whether it is public or in a network of the operator's: not where clouds keep credentials."""
-    return is_public(address) or any(address in network for network in _PRIVATE)
+    is_private = any(address in network for network in _PRIVATE)
+    return is_public(address) or (is_private and not any(address in network for network in _METADATA))
 
 
 def allowed_for_operator(host: str, *, allow_private: bool) -> IsAllowed:
@@ -55,7 +56,7 @@ def allowed_for_operator(host: str, *, allow_private: bool) -> IsAllowed:
         written = ip_address(host)
     except ValueError:
         return is_public
-    is_private = any(written in network for network in _PRIVATE)
+    is_private = is_public_or_private(written)
     return lambda address: is_public(address) or (is_private and address == written)
 
 

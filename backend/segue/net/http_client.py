@@ -65,7 +65,7 @@ def checked_client(
     )
 
 
-def connecting() -> dict[str, Any]:
+def unchecked_client_arguments() -> dict[str, Any]:
     """Returns arguments for an httpx2.AsyncClient that asks an address of the operator's, which is not checked. Proxies
     of the environment are obeyed as ever; what goes past them goes over connections of ours.
     """

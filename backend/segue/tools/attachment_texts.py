@@ -131,12 +131,13 @@ def _from_pdf(content: bytes) -> ReadFile:
     chars = 0
     for page in reader.pages:
         if chars > MAX_CHARS or time.monotonic() > until:
-            texts.append(f"[cut by Segue: {len(texts)} of {total} pages were read]")
             break
         texts.append(page.extract_text())
         chars += len(texts[-1])
-    read = len(texts) if len(texts) == total else f"the first {len(texts) - 1} of {total}"
-    return ReadFile(PDF, "\n\n".join(texts), f"{read} {'page' if total == 1 else 'pages'}")
+    if (read := len(texts)) < total:
+        texts.append(f"[cut by Segue: {read} of {total} pages were read]")
+    told = read if read == total else f"the first {read} of {total}"
+    return ReadFile(PDF, "\n\n".join(texts), f"{told} {'page' if total == 1 else 'pages'}")
 
 
 def pages_in(summary: str) -> int:

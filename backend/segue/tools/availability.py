@@ -32,7 +32,7 @@ from segue.log import log
 from segue.tools import tool_health, tool_states
 from segue.tools.builtin.builtin_tools import SEARCH_CONVERSATION
 from segue.tools.catalog import ToolCatalog
-from segue.tools.run import CallOutcome
+from segue.tools.run import LONGEST, CallOutcome
 from segue.tools.tool_health import NEVER_RAN, Healths, ToolHold
 from segue.tools.tool_settings import ToolSettings
 from segue.tools.tool_states import Changed, GlobalToolState, StatePosition, Transition
@@ -262,9 +262,10 @@ class ToolGuard:
             yield _being_probed(spec)
         else:
             self._probing.add(spec.name)
-            longest_s = (spec.timeout_s or self._availability.settings.tool_timeout_s) + PROBE_SLACK_S
+            everywhere, settings = self._availability.everywhere, self._availability.settings
+            longest_s = spec.max_timeout_s or LONGEST * (spec.timeout_s or settings.tool_timeout_s)
             try:
-                async with self._availability.everywhere.probe(spec.name, self._turn.turn_id, ttl_s=longest_s) as alone:
+                async with everywhere.probe(spec.name, self._turn.turn_id, ttl_s=longest_s + PROBE_SLACK_S) as alone:
                     await self.refresh()
                     yield refusal(spec, self.state(spec)) if alone else _being_probed(spec)
             finally:

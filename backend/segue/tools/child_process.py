@@ -26,7 +26,7 @@ _places: RunVar[anyio.CapacityLimiter] = RunVar("segue_apart")
 
 
 class TooMuch(Exception):
-    """The work needs more time or memory than it may; the message says which."""
+    """The work needs more time or memory than it may, or a process that does not start; the message says which."""
 
 
 async def in_child_process(
@@ -35,13 +35,14 @@ async def in_child_process(
     """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled. AT_ONCE
     run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work` does.
     """
-    try:
-        places = _places.get()
-    except LookupError:
+    if (places := _places.get(None)) is None:
         _places.set(places := anyio.CapacityLimiter(AT_ONCE))
     async with places:
-        with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
-            await anyio.to_process.run_sync(_prepare, work, needs)
+        try:
+            with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
+                await anyio.to_process.run_sync(_prepare, work, needs)
+        except (OSError, anyio.BrokenWorkerProcess) as error:
+            raise TooMuch("needs a process that this machine does not start") from error
         try:
             with anyio.fail_after(deadline_s):
                 return await anyio.to_process.run_sync(_bounded, work, args, deadline_s, cancellable=True)
@@ -58,7 +59,9 @@ def has_many(json: str) -> bool:
 
 def _prepare(*_: object) -> None:
     """Runs in the child, which imports what it is given. JSON is no garbage while it is read."""
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = MAX_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, MAX_MEMORY_BYTES)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     if gc.isenabled():
         gc.freeze()
         gc.disable()

@@ -192,9 +192,9 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, se
             raise
         answer = _failed(f"{tool.spec.name} was cut off.")
     except ToolAsks as asks:
-        if len(context.answers) >= MAX_QUESTIONS:
-            return failed(f"{tool.spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
-        return asking(asks, tool.spec.name, round((time.monotonic() - started) * 1000))
+        if len(context.answers) < MAX_QUESTIONS:
+            return asking(asks, tool.spec.name, round((time.monotonic() - started) * 1000))
+        answer = _failed(f"{tool.spec.name} asked the user more than {MAX_QUESTIONS} times, and was ended.")
     except Exception as raised:  # noqa: BLE001 (a tool may raise anything; it must not end the turn)
         answer = _failure(tool.spec, raised)
     duration_ms = round((time.monotonic() - started) * 1000)
@@ -260,16 +260,19 @@ async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_byte
     there, and all else, in a thread: not one of asyncio's own, which names that do not resolve may hold up.
     """
     unread = output if isinstance(output, Unread) else None
-    if unread or (tool.summarise is None and isinstance(output, str) and len(output) > LARGE):
-        needs = unread.read if unread else None
-        try:
-            return await in_child_process(
-                _read_large, replace(tool, run=_left), args, output, max_bytes, deadline_s=READ_S, needs=needs
-            )
-        except TooMuch as fault:
-            log.warning("tool_result_not_read", tool=tool.spec.name, reason=str(fault))
-            output = _not_kept(f"to read it {fault}") if unread else output
-    return await anyio.to_thread.run_sync(_read, tool, args, output, max_bytes)
+    try:
+        if unread or (tool.summarise is None and isinstance(output, str) and len(output) > LARGE):
+            needs = unread.read if unread else None
+            try:
+                return await in_child_process(
+                    _read_large, replace(tool, run=_left), args, output, max_bytes, deadline_s=READ_S, needs=needs
+                )
+            except TooMuch as fault:
+                log.warning("tool_result_not_read", tool=tool.spec.name, reason=str(fault))
+                output = _not_kept(f"to read it {fault}") if unread else output
+        return await anyio.to_thread.run_sync(_read, tool, args, output, max_bytes)
+    except Exception as fault:  # noqa: BLE001 (code of a value's own must not turn an effect that happened into a failure)
+        return _read(replace(tool, summarise=None), args, _not_kept(_described(fault)), max_bytes)
 
 
 async def _left(_: dict[str, Any], __: ToolContext) -> object:
@@ -285,10 +288,7 @@ def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int
 
 
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
-    try:
-        payload = make_payload(output, max_bytes=max_bytes)
-    except Exception as fault:  # noqa: BLE001 (code of a value's own must not turn an effect that happened into a failure)
-        payload = make_payload(_not_kept(_described(fault)), max_bytes=max_bytes)
+    payload = make_payload(output, max_bytes=max_bytes)
     # Only if the stored text has one: to read megabytes again for what is hardly ever there takes a while.
     if any(secret in payload.text or orjson.dumps(secret).decode()[1:-1] in payload.text for secret in tool.secrets):
         redacted = make_payload(without(payload.value, tool.secrets), max_bytes=max_bytes)

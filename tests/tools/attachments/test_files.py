@@ -85,6 +85,11 @@ def test_a_text_that_is_too_long_says_where_it_was_cut(monkeypatch: pytest.Monke
     many = read_file(PDF, pdf(*(f"This is page {number}" for number in range(500))), 10_000)
     assert re.search(r"This is page 9\d.*\n\n\[cut by Segue: 1\d\d of 500 pages were read\]$", many.text, re.DOTALL)
     assert re.match(r"the first 1\d\d of 500 pages; ", many.summary)
+    monkeypatch.setattr(attachment_texts, "MAX_CHARS", len("This is page 0") + 1)
+    nearly = read_file(PDF, pdf(*(f"This is page {number}" for number in range(3))), 10_000)
+    assert nearly.text.endswith("[cut by Segue: 2 of 3 pages were read]")
+    assert nearly.summary.startswith("the first 2 of 3 pages; ")
+    monkeypatch.setattr(attachment_texts, "MAX_CHARS", 2000)
     rows = read_file(XLSX, xlsx(f"<row>{CELL.format('y' * 100)}</row>" * 100), 10_000)
     assert re.search(r"\[cut by Segue: the first 20\d\d characters were read\]$", rows.text)
 

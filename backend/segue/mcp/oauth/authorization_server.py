@@ -65,8 +65,12 @@ class Asker:
 
     def check(self, url: str, what: str) -> None:
         """Raises OAuthFault for an address that no secret may go to."""
-        parts = urlsplit(url)
-        is_plain_allowed = self._allow_plain or is_loopback(parts.hostname or "")
+        try:
+            parts, _ = urlsplit(url), httpx2.URL(url)
+            host, _ = parts.hostname or "", parts.port  # which raises for one that there is not
+        except (httpx2.InvalidURL, ValueError):
+            raise OAuthFault(f"{what} is no address") from None
+        is_plain_allowed = self._allow_plain or is_loopback(host)
         if parts.scheme != "https" and not (parts.scheme == "http" and is_plain_allowed):
             raise OAuthFault(f"{what} is not an https address")
         if len(url) > MAX_URL_CHARS or parts.username is not None or parts.fragment:

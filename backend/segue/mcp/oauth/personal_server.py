@@ -7,10 +7,9 @@ is one tool, to log in. Owns `mcp_tool_lists`: what servers listed last, under t
 """
 
 import asyncio
-import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
@@ -28,7 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 from segue.db.models import mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
-from segue.domain.ids import utc_now
+from segue.domain.ids import offered_name, utc_now
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.log import log
@@ -106,7 +105,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 @dataclass(slots=True)
 class UserConnection:
-    """`calls` are on their way now; `used_at` is when the last one began or ended."""
+    """`calls` are on their way now, or wait for the handshake; `used_at` is when the last one ended."""
 
     bearer: Bearer
     supervisor: Supervisor
@@ -127,32 +126,23 @@ class UserConnections:
     _open: OrderedDict[str, UserConnection] = field(default_factory=OrderedDict)
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def of(self, owner: str, access: Access) -> Supervisor:
-        """Returns a user's connection once it was tried; the least recently used makes room. Raises ToolFailed."""
+    @asynccontextmanager
+    async def of(self, owner: str, access: Access) -> AsyncIterator[Supervisor]:
+        """Yields a user's connection once tried, and keeps it open. One without calls makes room. Raises ToolFailed."""
         found = self._open.get(owner)
         if found is None or found.bearer.access.login != access.login:
             self.retire(owner)
             found = self._opened(owner, access)
         self._open.move_to_end(owner)
-        found.used_at = anyio.current_time()
         found.bearer.access = access
-        with anyio.move_on_after(self.timeout_s):
-            await found.supervisor.tried.wait()
-        return found.supervisor
-
-    @contextmanager
-    def in_use(self, owner: str) -> Iterator[None]:
-        """Keeps a user's connection open while a call is on its way."""
-        used = self._open.get(owner)
-        if used is None:
-            yield
-            return
-        used.calls += 1
+        found.calls += 1
         try:
-            yield
+            with anyio.move_on_after(self.timeout_s):
+                await found.supervisor.tried.wait()
+            yield found.supervisor
         finally:
-            used.calls -= 1
-            used.used_at = anyio.current_time()
+            found.calls -= 1
+            found.used_at = anyio.current_time()
 
     def retire(self, owner: str | None = None) -> None:
         """Closes the connection of a user, or of all, once its calls have ended. Their next calls open new ones."""
@@ -196,7 +186,7 @@ class UserConnections:
 
 
 async def _closed(gone: UserConnection) -> None:
-    await gone.supervisor.retire()
+    await gone.supervisor.retire("the user's connection was closed")
     await gone.running
 
 
@@ -267,7 +257,8 @@ class PersonalServer:
         """Connects for a user who has just logged in, so that the tools are there. Raises ToolFailed."""
         access = await self._access(owner)
         if access is not None:
-            await self._take_over(await self._connections.of(owner, access))
+            async with self._connections.of(owner, access) as supervisor:
+                await self._take_over(supervisor)
 
     async def _follow_list(self) -> None:
         url = self.config.url or ""
@@ -313,21 +304,20 @@ class PersonalServer:
 
     async def _run(self, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext) -> object:
         """Runs a tool as the user's own connection has it; asks for a login if there is none."""
-        supervisor, access = await self._connected(context)
-        tool = next((each for each in supervisor.tools if each.spec.name == spec.name), None)
-        if tool is None:
-            why = f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
-            raise ToolFailed(why)
-        asked = CallWithToken()
-        token = call_with_token.set(asked)
-        try:
-            with self._connections.in_use(context.owner):
+        async with self._connected(context) as (supervisor, access):
+            tool = next((each for each in supervisor.tools if each.spec.name == spec.name), None)
+            if tool is None:
+                why = f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
+                raise ToolFailed(why)
+            asked = CallWithToken()
+            token = call_with_token.set(asked)
+            try:
                 return await tool.run(arguments, context)
-        except (ToolFailed, ToolRetry):
-            if not asked.is_refused:
-                raise
-        finally:
-            call_with_token.reset(token)
+            except (ToolFailed, ToolRetry):
+                if not asked.is_refused:
+                    raise
+            finally:
+                call_with_token.reset(token)
         # The server did not let the call in: it has done nothing.
         if asked.scope is None:
             if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
@@ -337,18 +327,19 @@ class PersonalServer:
                 raise ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
         raise await self._needs_login(context, asked.scope)
 
-    async def _connected(self, context: ToolContext) -> tuple[Supervisor, Access]:
-        """Returns the user's connection. Raises what asks for a login, ToolRetry and ToolFailed."""
+    @asynccontextmanager
+    async def _connected(self, context: ToolContext) -> AsyncIterator[tuple[Supervisor, Access]]:
+        """Yields the user's connection. Raises what asks for a login, ToolRetry and ToolFailed."""
         if self._retired:
             raise ToolRetry("Nothing was run: mcp.json has changed. Call the tool again if it is still offered.")
         access = await self._access(context.owner)
         if access is None:
             raise await self._needs_login(context)
-        supervisor = await self._connections.of(context.owner, access)
-        if supervisor.state != "ready" and await self._access(context.owner) is None:
-            raise await self._needs_login(context)
-        await self._take_over(supervisor)
-        return supervisor, access
+        async with self._connections.of(context.owner, access) as supervisor:
+            if supervisor.state != "ready" and await self._access(context.owner) is None:
+                raise await self._needs_login(context)
+            await self._take_over(supervisor)
+            yield supervisor, access
 
     async def _access(self, owner: str) -> Access | None:
         try:
@@ -364,7 +355,7 @@ class PersonalServer:
         return ToolAsks(login_request(self.name, begun.url))
 
     def _login_tool(self) -> Tool:
-        name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self.config.prefix}log_in_to_{self.name}")[:64]
+        name = offered_name(f"{self.config.prefix}log_in_to_{self.name}")
         spec = ToolSpec(
             name=name,
             description=f"Asks the user to log in at {self.name}, whose tools can be called after that.",
@@ -375,8 +366,8 @@ class PersonalServer:
         )
 
         async def run(_: dict[str, Any], context: ToolContext) -> object:
-            supervisor = (await self._connected(context))[0]
-            names = ", ".join(tool.spec.name for tool in supervisor.tools)
+            async with self._connected(context) as connected:
+                names = ", ".join(tool.spec.name for tool in connected[0].tools)
             return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
         return Tool(spec, run, audience=self.config.audience_of())

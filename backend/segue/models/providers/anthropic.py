@@ -15,7 +15,7 @@ from segue.models.providers.langchain_model import AdaptedModel, Dialect, merged
 from segue.models.refusals import ModelFailure, RefusalReader
 from segue.models.reply import REFUSED, ProviderModel
 from segue.models.untrusted import OPEN_NOTES
-from segue.net.http_client import connecting
+from segue.net.http_client import unchecked_client_arguments
 
 # Why it stopped, if that means more than that the answer is whole.
 _STOPPED: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": REFUSED}
@@ -38,7 +38,7 @@ async def anthropic_messages(options: ProviderOptions) -> AsyncIterator[Provider
     refusals = RefusalReader(options.secrets, options.provider)
     guard = guarded(refusals, options.max_answer_bytes, with_live_key(options))
     async with (
-        anthropic.DefaultAsyncHttpxClient(**connecting(), **guard) as http_client,
+        anthropic.DefaultAsyncHttpxClient(**unchecked_client_arguments(), **guard) as http_client,
         anthropic.AsyncAnthropic(
             api_key=options.key,
             base_url=options.url,

@@ -74,7 +74,7 @@ def within_bounds(message: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]
     kept = dict(message)
     for name in REASONING_FIELDS:
         text, room = kept.get(name), MAX_OPAQUE_BYTES - size_of([{**kept, name: ""}, *calls])
-        while isinstance(text, str) and (size := size_of(text)) > max(room, 0):
+        while isinstance(text, str) and text and (size := size_of(text)) > max(room, 0):
             kept[name] = text = text[: len(text) * max(room, 0) // size]
     return kept if size_of([kept, *calls]) <= MAX_OPAQUE_BYTES else None
 

@@ -32,7 +32,7 @@ from segue.models.refusals import (
     too_long,
 )
 from segue.models.reply import read_json, write_json
-from segue.net.http_client import BodyTooLarge, bounded, connecting, tell_trace
+from segue.net.http_client import BodyTooLarge, bounded, tell_trace, unchecked_client_arguments
 from segue.secret_files import LiveKeys
 from segue.version import VERSION
 
@@ -291,7 +291,7 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
         params=options.query,
         headers=headers,
         timeout=options.timeout,
-        **connecting(),
+        **unchecked_client_arguments(),
         follow_redirects=False,  # one of them would take the whole conversation to another host
         event_hooks={"request": [*before_requests(options), tell_trace], "response": [refusals.check]},
     ) as client:

@@ -15,15 +15,15 @@ from segue.models.refusals import RefusalReader
 from segue.models.reply import ProviderModel
 from segue.net.http_client import tls_context
 
-# Why it stopped. What is not here is an answer that broke off.
+# Why it stopped, in our words; any other reason is passed on as it is, and the answer counts as whole.
+_FILTERED: Final = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE")
+_IMAGES: Final = ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_OTHER")
+_BROKEN: Final = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 _STOPPED: Final = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
-    **dict.fromkeys(
-        ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "IMAGE_SAFETY"),
-        "content_filter",
-    ),
-    **dict.fromkeys(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MISSING_THOUGHT_SIGNATURE"), "error"),
+    **dict.fromkeys((*_FILTERED, *_IMAGES), "content_filter"),
+    **dict.fromkeys((*_BROKEN, "MISSING_THOUGHT_SIGNATURE"), "error"),
 }
 # Efforts of other providers.
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}

@@ -72,8 +72,9 @@ class Dialect:
 
 @dataclass
 class AdaptedModel(reply.ProviderModel):
-    """Asks `package_model`. `parameters` go into every request until they are refused, which is remembered for as long
-    as the process lives. What is in `extra` goes into the body beside, or within, what stands there.
+    """Asks `package_model`. `parameters` go into every request until the endpoint refuses them. A refusal is remembered
+    for the life of the process, unless the parameter is one that the client set. What is in `extra` goes into the body
+    beside, or within, what stands there.
     """
 
     package_model: Any
@@ -96,8 +97,7 @@ class AdaptedModel(reply.ProviderModel):
         given = self.dialect.with_cache_marks([given_back(each, self.dialect, self.by) for each in messages])
         model, (parameters, clients) = self._with_tools(options), self._parameters(options)
         # What is refused of a client's options is not remembered: other values may be welcome.
-        known = self._refused - clients if clients else self._refused
-        refused = frozenset(known)
+        refused = frozenset(self._refused - clients)
         while True:
             sent = {name: value for name, value in parameters.items() if name not in refused}
             if self.extra:
@@ -106,7 +106,7 @@ class AdaptedModel(reply.ProviderModel):
             try:
                 async with aclosing(self._received(model, given, reader, sent, is_whole=is_whole)) as received:
                     async for message in received:
-                        known |= refused  # kept only once it has helped
+                        self._refused |= refused - clients  # kept only once it has helped
                         part = reader.add(message)
                         yield part if reader.has_begun else None
             except refusals.ProviderRefusal as refusal:

@@ -14,10 +14,12 @@ from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_re
 from segue.models.providers.langchain_model import AdaptedModel, Dialect
 from segue.models.refusals import ProviderRefusal, RefusalReader
 from segue.models.reply import AnswerSchema
-from segue.net.http_client import connecting
+from segue.net.http_client import unchecked_client_arguments
 
 # How langchain-openai tells the error in a stream: `code: message`, or as the client's own object writes itself.
-_ERROR: Final = re.compile(r"(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=.)(?P<message>[^'\"]*)")
+_ERROR: Final = re.compile(
+    r"(?s)(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=(['\"]))(?P<message>.*?)(?(2)\2[,)]|\Z)"
+)
 
 
 @asynccontextmanager
@@ -30,7 +32,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
         "reasoning": {"effort": options.reasoning_effort} if options.reasoning_effort else None,
     }
     guard = guarded(refusals, options.max_answer_bytes, before_requests(options))
-    async with openai.DefaultAsyncHttpxClient(**connecting(), **guard) as http_client:
+    async with openai.DefaultAsyncHttpxClient(**unchecked_client_arguments(), **guard) as http_client:
         package_model = ChatOpenAI(
             model=options.model,
             api_key=options.key,
