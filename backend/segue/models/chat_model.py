@@ -334,13 +334,8 @@ class ChatModel:
         return reply
 
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
-        charge = self.tariff.charge(
-            input_tokens=reply.input_tokens,
-            cached_tokens=reply.cached_tokens,
-            output_tokens=reply.output_tokens,
-            reasoning_tokens=reply.reasoning_tokens,
-            estimated=reply.estimated,
-        )
+        tokens = reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.reasoning_tokens
+        charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated))
         self._observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))
