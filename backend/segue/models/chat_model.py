@@ -14,7 +14,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from segue.domain.agent import provider_and_id, traced_provider
+from segue.domain.agent import OFFLINE, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
@@ -142,7 +142,7 @@ class ChatModel:
         self.name = name
         self.setting = setting
         self.provider, self.id = provider_and_id(name)
-        self.traced_as = traced_provider(name)
+        self.traced_as = "segue" if name == OFFLINE else provider_and_id(name)[0].traced_as
         self.made_by = model.made_by
         self._model = model
         self.tariff = tariff or Tariff(name)
