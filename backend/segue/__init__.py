@@ -27,20 +27,16 @@ if TYPE_CHECKING:
     from segue.plans.policy import ProposedCall as ProposedCall
     from segue.tools.native import tool as tool
 
-_MODULES = {
-    "Agent": "segue.domain.agent",
-    "Deny": "segue.plans.policy",
-    "DependencyGroup": "segue.domain.tool",
-    "ProposedCall": "segue.plans.policy",
-    "Settings": "segue.config",
-    "ToolAsks": "segue.domain.user_request",
-    "ToolContext": "segue.domain.tool",
-    "ToolFailed": "segue.domain.tool",
-    "ToolRetry": "segue.domain.tool",
-    "UserRequest": "segue.domain.user_request",
-    "create_app": "segue.main",
-    "tool": "segue.tools.native",
+_NAMES = {
+    "segue.config": ("Settings",),
+    "segue.domain.agent": ("Agent",),
+    "segue.domain.tool": ("DependencyGroup", "ToolContext", "ToolFailed", "ToolRetry"),
+    "segue.domain.user_request": ("ToolAsks", "UserRequest"),
+    "segue.main": ("create_app",),
+    "segue.plans.policy": ("Deny", "ProposedCall"),
+    "segue.tools.native": ("tool",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = list(_MODULES)
 
 

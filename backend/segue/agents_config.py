@@ -76,8 +76,7 @@ def read_agents_file(path: Path) -> AgentsFile:
         file.refuse(("agents",), "should be tables [agents.<id>]")
         return file
     for agent_id, table in declared.items():
-        if (agent := _agent(file, agent_id, table)) is not None:
-            file.agents[agent_id] = agent
+        _add(file, agent_id, table)
     return file
 
 
@@ -86,20 +85,20 @@ def add_agents(file: AgentsFile, given: Mapping[str, Agent]) -> None:
     for agent_id, agent in given.items():
         if agent_id in file.agents:
             file.refuse(("agents", agent_id), "is given to create_app too: rename one of them")
-        elif (checked := _agent(file, agent_id, asdict(agent))) is not None:
-            file.agents[agent_id] = checked
+        else:
+            _add(file, agent_id, asdict(agent))
 
 
-def _agent(file: AgentsFile, agent_id: str, table: Any) -> Agent | None:
+def _add(file: AgentsFile, agent_id: str, table: Any) -> None:
     place = ("agents", agent_id)
     try:
         _ID.validate_python(agent_id)
         given = {"name": agent_id.capitalize(), **_with_instructions(file, place, table)}
-        return _AGENT.validate_json(orjson.dumps(given, default=RuleBound.written))  # strict: JSON has no instances
+        written = orjson.dumps(given, default=RuleBound.written)  # strict: JSON has no instances
+        file.agents[agent_id] = _AGENT.validate_json(written)
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_input=False):
             file.refuse((*place, *map(str, fault["loc"])), _what(fault))
-    return None
 
 
 def _with_instructions(file: AgentsFile, place: Place, table: Any) -> dict[str, Any]:

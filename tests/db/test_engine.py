@@ -211,7 +211,7 @@ async def test_a_slow_statement_and_a_lock_are_told_apart_and_the_log_names_who_
         await holder.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
         async with told("locked", "storage_locked"), database.autocommit() as connection:
             await connection.execute(delete(sessions))
-        found = await database.blocker()
+        found = await database.outages.blocker()
         assert found is not None
         assert found.blocking_pid == pid
         async with asyncio.timeout(PATIENCE_S):

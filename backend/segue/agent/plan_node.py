@@ -18,7 +18,7 @@ from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_N
 from segue.agent.state import TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.turn_reports import acknowledgement_report, web_search_report
 from segue.agent.waiting_plans import offer_plan
-from segue.domain.events import AcknowledgementDetected, PlanChanged, SearchDecided
+from segue.domain.events import PlanChanged
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
 from segue.domain.tool import Effect
@@ -44,8 +44,8 @@ async def plan(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         state = cast(TurnState, {**state, **settled})
     update = settled | await _plan_update(context, state)
     known = cast(TurnState, {**state, **update})
-    context.emit(AcknowledgementDetected(acknowledgement_report(known)))
-    context.emit(SearchDecided(web_search_report(known)))
+    context.emit(acknowledgement_report(known))
+    context.emit(web_search_report(known))
     return update
 
 

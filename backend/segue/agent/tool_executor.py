@@ -24,6 +24,7 @@ from segue.agent.turn_calls import HeldCall, Prepared, ReadyCall, SettledCall, T
 from segue.domain import events
 from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
+from segue.domain.telemetry import ToolCalled, ToolOutcome
 from segue.domain.tool import PROPOSE_MANDATE, Reference, SettlingCheck, Tool, ToolCall, ToolRetry, ToolSpec
 from segue.domain.user_request import PAGE, ToolAsks
 from segue.log import log
@@ -373,7 +374,7 @@ async def _record_end(
     """Stores the outcome, the payload, the tool message and the tool's state, in one transaction."""
     context, tool = turn.context, call.tool
     known = tool if tool is None or tool.spec.source != PAGE else None  # clients name theirs as they like
-    context.emit(events.ToolRan(known.spec.name if known else None, _tool_outcome(outcome), outcome.duration_ms))
+    context.emit(ToolCalled(known.spec.name if known else None, _tool_outcome(outcome), outcome.duration_ms / 1000))
     if not _is_recorded(tool):
         return
     async with context.transaction() as connection:
@@ -422,7 +423,7 @@ def _is_recorded(tool: Tool | None) -> bool:
     return tool is None or not tool.spec.ephemeral
 
 
-def _tool_outcome(outcome: CallOutcome) -> events.ToolOutcome:
+def _tool_outcome(outcome: CallOutcome) -> ToolOutcome:
     match outcome.status, outcome.fault:
         case "failed", "arguments":
             return "bad_arguments"

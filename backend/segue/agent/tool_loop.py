@@ -23,7 +23,7 @@ from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_st
 from segue.agent.turn_reports import web_search_report
 from segue.agent.waiting_plans import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.domain.errors import AppError
-from segue.domain.events import CallGivenUp, SearchDecided, TextEnded
+from segue.domain.events import CallGivenUp, TextEnded
 from segue.domain.ids import new_id
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, ApprovedHow, EffectApproval, Tool, ToolSpec
@@ -66,7 +66,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
         made = {"tool_calls": turn.recorded, "references": turn.references, "effects": turn.changed}
         update |= made | {"found": turn.found}
     if (report := web_search_report(cast(TurnState, {**state, **update}))) != web_search_report(state):
-        context.emit(SearchDecided(report))
+        context.emit(report)
     return update
 
 

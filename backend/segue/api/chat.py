@@ -202,7 +202,7 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
     turn that the message divides is cancelled there, and may be run again with `retry`.
     """
     session = await services.database.transact(fork_session, caller, session_id, body.message_id, now=services.clock())
-    services.events.tell(caller, user_feed.session_created(session))
+    services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 
 

@@ -92,7 +92,7 @@ async def make_session(client: ClientRequest, asked: schemas.NewSession) -> Sess
         if name and not await session_store.name_session(connection, caller, name, session.id):
             detail = "Another request with this Idempotency-Key has just made it. Repeat this one to read it."
             raise AppError("session_exists", status=409, title="The session exists", detail=detail)
-    services.events.tell(caller, user_feed.session_created(session))
+    services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 
 
@@ -141,7 +141,7 @@ async def update_session(
         changes["time_zone"] = body.time_zone or services.settings.session_time_zone
     session = await services.database.write(session_store.update_session, caller, session_id, changes=changes)
     if "title" in changes:
-        services.events.tell(caller, user_feed.session_titled(session))
+        services.events.tell(caller, user_feed.session_event("session_titled", session))
     return session
 
 

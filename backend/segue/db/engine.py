@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.outages import DISK_FULL_STATE, FAILING, OUTAGES, READ_ONLY_STATE, Blocker, Outages, StorageUnavailable
+from segue.db.outages import DISK_FULL_STATE, FAILING, OUTAGES, READ_ONLY_STATE, Outages, StorageUnavailable
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
@@ -104,7 +104,7 @@ class Database:
         self._is_shared = pooler == "transaction"
         writing_engine = self._engine(url, pool_size=writing)
         self._alone = _make_engine(url, is_shared=self._is_shared, poolclass=NullPool)
-        self._outages = Outages(self._alone.connect)
+        self.outages = Outages(self._alone.connect)
         event.listen(writing_engine.sync_engine, "handle_error", self._note_refusal)
         self._autocommit = writing_engine.execution_options(**options)
         self._writing = self._autocommit.execution_options(isolation_level=IN_TRANSACTIONS)
@@ -162,12 +162,8 @@ class Database:
                     await connection.exec_driver_sql(_WRITES_TO_DISK)
                     self.refuses_writes = False
         except OUTAGES as error:
-            self._outages.refuse(error, otherwise=FAILING)
+            self.outages.refuse(error, otherwise=FAILING)
             raise
-
-    async def blocker(self) -> Blocker | None:
-        """Returns the connection whose lock others wait for."""
-        return await self._outages.blocker()
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
@@ -185,7 +181,7 @@ class Database:
     async def close(self) -> None:
         await self._writing.dispose()
         await self._reading.dispose()
-        await self._outages.close()
+        await self.outages.close()
         await self._alone.dispose()
 
     @asynccontextmanager
@@ -196,14 +192,14 @@ class Database:
             try:
                 return await stack.enter_async_context(connect())
             except OUTAGES as error:
-                self._outages.refuse(error)
+                self.outages.refuse(error)
                 raise
 
         try:
             async with AsyncExitStack() as stack:
                 yield await outlast(enter)
         except OUTAGES as error:
-            self._outages.refuse(error)
+            self.outages.refuse(error)
             raise
 
     def _engine(self, url: str, *, pool_size: int, **session_settings: str) -> AsyncEngine:
@@ -220,7 +216,7 @@ class Database:
         event.listen(engine.sync_engine, "begin", self._begin)
         event.listen(engine.sync_engine, "checkin", _forget_statements)
         if not self._is_shared:
-            event.listen(engine.sync_engine, "connect", _sets(SESSION_SETTINGS | session_settings))
+            event.listen(engine.sync_engine, "connect", partial(_set, SESSION_SETTINGS | session_settings))
         event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(since=time.monotonic()))
         event.listen(engine.sync_engine, "checkout", self._refuse_stale)
         return engine
@@ -247,13 +243,9 @@ class Database:
             raise DisconnectionError("the server has closed this connection, or does not write any more")
 
 
-def _sets(session_settings: Mapping[str, str]) -> Callable[[Any, ConnectionPoolEntry], None]:
+def _set(session_settings: Mapping[str, str], connection: Any, _: object) -> None:
     statements = _NOT_SHARED + "; ".join(f"SET {name} = '{value}'" for name, value in session_settings.items())
-
-    def set_them(connection: Any, _: ConnectionPoolEntry) -> None:
-        connection.run_async(lambda driver: driver.execute(statements))
-
-    return set_them
+    connection.run_async(lambda driver: driver.execute(statements))
 
 
 def _forget_statements(connection: Any, _: object) -> None:

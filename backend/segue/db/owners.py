@@ -18,20 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db import models
 from segue.db.engine import Database
-from segue.db.models import (
-    OPEN_TURNS,
-    api_keys,
-    attachments,
-    audit,
-    memories,
-    metadata,
-    receipts,
-    sessions,
-    tool_results,
-    turns,
-    user_limits,
-)
+from segue.db.models import OPEN_TURNS, audit, memories, metadata, receipts, sessions, turns
 from segue.db.redis import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 from segue.domain.field_types import doc
 
@@ -44,12 +33,13 @@ OF_USERS = tuple(
     (table, table.c[name]) for table in metadata.sorted_tables for name in ("owner", "actor") if name in table.c
 )
 IS_OPEN = turns.c.status.in_(OPEN_TURNS)
-ABOUT_A_USER = (api_keys, user_limits, audit)  # a user may have these, and still nothing that another could mix with
+# A user may have these, and still nothing that another could mix with.
+ABOUT_A_USER = (models.api_keys, models.user_limits, audit)
 _ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
 # The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
 LEFT_OUT = ("digest", "sealed", "search")
 # SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
-ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {tool_results: 1, attachments: 1}
+ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {models.tool_results: 1, models.attachments: 1}
 TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 
 Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out

@@ -52,6 +52,10 @@ def _key_by(name: str) -> Callable[[str], str]:
     return f"segue:{name}:{{}}".format
 
 
+def _key_by_two(name: str) -> Callable[[str, str], str]:
+    return f"segue:{name}:{{}}:{{}}".format
+
+
 short_term_memory_key = _key_by("memory")  # of a session
 plans_of_owner_key = _key_by("plans")  # the keys of the plans that are cached for an owner
 turn_places_key = _key_by("places")  # of a user
@@ -60,18 +64,10 @@ failed_sessions_key = _key_by("tools:failed")  # of a tool
 tool_try_key = _key_by("tools:try")
 activity_key = _key_by("activity")  # of a worker
 turn_heard_key = _key_by("heard")  # of a turn
-
-
-def plan_cache_key(owner: str, request: str) -> str:
-    return f"segue:plan:{owner}:{request}"
-
-
-def turn_events_key(session_id: str, turn_id: str) -> str:
-    return f"segue:events:{session_id}:{turn_id}"
-
-
-def turn_watched_key(session_id: str, turn_id: str) -> str:
-    return f"segue:watched:{session_id}:{turn_id}"
+plan_cache_key = _key_by_two("plan")  # of an owner and a request
+turn_events_key = _key_by_two("events")  # of a session and a turn
+turn_watched_key = _key_by_two("watched")
+_rate_key = _key_by_two("rate")  # of a kind and a user
 
 
 class _Client:
@@ -293,7 +289,7 @@ class Rates:
 
     async def count(self, kind: RateKind, user: str, at_most: int) -> int | None:
         """Counts one more. Returns None within the limit, else the seconds until the next window."""
-        key = _key(kind, user)
+        key = _rate_key(kind, user)
         left_ms = await self._cache.evaluate(SCRIPTS["count"], (key,), at_most, WINDOW_S)
         left_s = self._count_locally(key, at_most) if left_ms is None else left_ms / 1000
         return None if left_s < 0 else max(math.ceil(left_s), 1)
@@ -310,8 +306,4 @@ class Rates:
 def belongs_to(key: str, user: str) -> bool:
     """Whether a Redis key counts for this user, or did so in the release before, whose keys last a day at most."""
     before = tuple(f"segue:rate:user/{kind}/{user}/" for kind in ("requests", "turns", "tokens"))
-    return key in {_key(kind, user) for kind in get_args(RateKind)} or key.startswith(before)
-
-
-def _key(kind: RateKind, user: str) -> str:
-    return f"segue:rate:{kind}:{user}"
+    return key in {_rate_key(kind, user) for kind in get_args(RateKind)} or key.startswith(before)

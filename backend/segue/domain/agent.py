@@ -134,7 +134,3 @@ def provider_and_id(model: str) -> tuple[ModelProvider, str]:
     prefix, _, rest = model.partition(":")
     provider = PROVIDERS.get(prefix)
     return (provider, rest) if provider and rest else (OPENAI, model)
-
-
-def traced_provider(model: str) -> str:
-    return "segue" if model == OFFLINE else provider_and_id(model)[0].traced_as

@@ -1,14 +1,14 @@
-"""The events that the agent emits while a turn runs. Knows neither their encoding nor who follows them."""
+"""The events that the agent emits while a turn runs; a report is one as it is. Knows neither their encoding nor who
+follows them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from segue.domain.plan import Plan
 from segue.domain.session import AcknowledgementReport, Message, RequestedCall, TurnKey, WebSearchReport
+from segue.domain.telemetry import ToolCalled
 from segue.domain.tool import Reference, ToolState, TurnEffect
-
-ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "asks", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,6 @@ class StepStarted:
 @dataclass(frozen=True, slots=True)
 class StepFinished:
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AcknowledgementDetected:
-    """Whether the user's message confirms, rejects or amends what the agent had asked."""
-
-    acknowledgement: AcknowledgementReport
-
-
-@dataclass(frozen=True, slots=True)
-class SearchDecided:
-    web_search: WebSearchReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +88,6 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRan:
-    """For metrics only, clients do not get it; also for a call without a row. `tool` is None if it does not exist."""
-
-    tool: str | None
-    outcome: ToolOutcome
-    duration_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class ToolStateChanged:
     """The tool's status in the session has changed."""
 
@@ -168,8 +147,8 @@ class ReasoningEnded:
     message_id: str
 
 
-_OfTurn = StepStarted | StepFinished | AcknowledgementDetected | SearchDecided | PlanChanged | SteerRead | EffectsListed
-_OfCall = CallStarted | MandateUsed | CallProgressed | CallEnded | ToolRan | ToolStateChanged
+_OfTurn = StepStarted | StepFinished | AcknowledgementReport | WebSearchReport | PlanChanged | SteerRead | EffectsListed
+_OfCall = CallStarted | MandateUsed | CallProgressed | CallEnded | ToolCalled | ToolStateChanged
 _OfText = TextStarted | TextAdded | TextEnded | ReasoningStarted | ReasoningAdded | ReasoningEnded
 Event = _OfTurn | _OfCall | CallBegun | ArgumentsAdded | CallGivenUp | _OfText
 Emit = Callable[[Event], None]

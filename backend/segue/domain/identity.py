@@ -3,9 +3,10 @@
 Money is a Decimal: sums of floats would not add up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from ipaddress import ip_address
 from typing import Literal, get_args
 
@@ -59,24 +60,20 @@ def is_user(name: str) -> bool:
     return is_line and SPEAKS_FOR not in name
 
 
-def known_user(name: str) -> str:
-    """Raises ValueError for what is no name of a user."""
-    if not is_user(name):
-        raise ValueError("has to be one printable line, without spaces around it")
-    return name
-
-
 def is_owner(name: str) -> bool:
     """Whether a name is that of a user, or of a user of a gateway's."""
     gateway, speaks_for, user = name.partition(SPEAKS_FOR)
     return is_user(gateway) and (not speaks_for or is_user(user))
 
 
-def known_owner(name: str) -> str:
-    """Raises ValueError for what is no name of a user, or of a user of a gateway's."""
-    if not is_owner(name):
+def _known(is_name: Callable[[str], bool], name: str) -> str:
+    """Raises ValueError for what is no name."""
+    if not is_name(name):
         raise ValueError("has to be one printable line, without spaces around it")
     return name
+
+
+known_user, known_owner = partial(_known, is_user), partial(_known, is_owner)
 
 
 def user_of_gateway(gateway: Identity, user: str) -> Identity:

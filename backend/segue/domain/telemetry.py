@@ -16,6 +16,7 @@ from segue.domain.session import Usage, Verdict, WebSearchReport
 from segue.domain.tool import ToolStatus
 
 TurnOutcome = Literal["completed", "failed", "cancelled"]
+ToolOutcome = Literal["succeeded", "failed", "unauthorized", "bad_arguments", "refused", "asks", "unknown"]
 WebhookOutcome = Literal["delivered", "failed", "gone", "given_up"]
 MAX_CALLS: Final = 100
 
@@ -65,10 +66,10 @@ class ModelRetried:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """`tool` is None if the model named a tool that does not exist."""
+    """Also a call without a row. `tool` is None if the model named a tool that does not exist."""
 
     tool: str | None
-    outcome: str
+    outcome: ToolOutcome
     seconds: float
 
 

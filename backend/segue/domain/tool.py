@@ -1,16 +1,15 @@
 """What a tool is, how it may fail, what a call leaves behind, and the tool's state in a session. No I/O, no clock."""
 
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-import orjson
 from pydantic import Field
 
 from segue.domain.field_types import IsUnreadable, doc
+from segue.domain.ids import digest_of_json
 from segue.domain.user_request import UserAnswer
 
 Effect = Literal["read_only", "write", "destructive"]
@@ -140,7 +139,7 @@ def definition_of(spec: ToolSpec) -> str:
     """Returns a digest of everything about a tool that a user's yes relies on."""
     shown: list[object] = [spec.name, spec.description, spec.input_schema, spec.effect, spec.source]
     shown += [said for said in (spec.title, spec.idempotent, spec.idempotency_arg) if said]
-    return hashlib.sha256(orjson.dumps(shown, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return digest_of_json(shown)[:32]
 
 
 @dataclass(frozen=True, slots=True)

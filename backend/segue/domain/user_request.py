@@ -4,15 +4,13 @@ A tool raises `ToolAsks`. Its call ends, the question waits as a step of a plan,
 again: then `ToolContext.answers` has it.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-import orjson
-
 from segue.domain.field_types import doc
+from segue.domain.ids import digest_of_json
 
 MAX_QUESTIONS: Final = 5  # of one call
 PAGE: Final = "page"  # the source of the client's own tools, and the mode in which their calls wait
@@ -51,7 +49,7 @@ class UserRequest:
     def key(self) -> str:
         """The same for the same question. The link of one may be another each time, its host may not."""
         asked = [self.mode, self.message, self.schema, urlsplit(self.url).netloc if self.url else None]
-        return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+        return digest_of_json(asked)[:32]
 
 
 BY_PAGE: Final = UserRequest(PAGE, "", source=PAGE)

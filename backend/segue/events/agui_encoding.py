@@ -14,7 +14,8 @@ from segue.db.rows import read_json, readable, reader
 from segue.domain import events, turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
-from segue.domain.session import TurnAnswer, TurnKey
+from segue.domain.session import AcknowledgementReport, TurnAnswer, TurnKey, WebSearchReport
+from segue.domain.telemetry import ToolCalled
 from segue.domain.tool import Reference
 
 MAX_ARGS_BYTES = 16_000
@@ -182,10 +183,10 @@ class EventEncoder:
                 return [to_json({"type": "STEP_STARTED", "stepName": name})]
             case events.StepFinished(name):
                 return [to_json({"type": "STEP_FINISHED", "stepName": name})]
-            case events.AcknowledgementDetected(report):
-                return [custom("acknowledgement", report)]
-            case events.SearchDecided(report):
-                return [custom("web_search", report)]
+            case AcknowledgementReport():
+                return [custom("acknowledgement", event)]
+            case WebSearchReport():
+                return [custom("web_search", event)]
             case events.ToolStateChanged(tool_name, state):
                 return [custom("tool_state", {"tool_name": tool_name, "state": state})]
             case events.SteerRead(message):
@@ -213,7 +214,7 @@ class EventEncoder:
                 return [custom("tool_progress", event)]
             case events.CallEnded():
                 return [call_ended(event)]
-            case events.ToolRan():
+            case ToolCalled():  # for metrics only
                 return []
             case events.TextStarted(message_id):
                 return [to_json({"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": "assistant"})]

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Literal, Self
 
 import orjson
 
@@ -28,12 +28,8 @@ RETRY_S = 0.25
 GAP = orjson.dumps({"type": "replay_gap"})
 
 
-def session_created(session: Session) -> bytes:
-    return _event("session_created", session_id=session.id, title=session.title)
-
-
-def session_titled(session: Session) -> bytes:
-    return _event("session_titled", session_id=session.id, title=session.title)
+def session_event(kind: Literal["session_created", "session_titled"], session: Session) -> bytes:
+    return _event(kind, session_id=session.id, title=session.title)
 
 
 def turn_started(turn: TurnKey, title: str | None) -> bytes:

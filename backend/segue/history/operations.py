@@ -246,11 +246,11 @@ class TurnTimeline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored(RunTimeline):
+class _Kept(RunTimeline):
     attempts: tuple[Attempt, ...] = ()
 
 
-_read_stored, _read_usage = reader(_Stored), reader(Usage)
+_read_stored, _read_usage = reader(_Kept), reader(Usage)
 
 
 async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:
@@ -282,8 +282,8 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
     )
 
 
-def _stored(row: Row[Any], report: TurnReport | None) -> _Stored:
-    stored = (readable(_read_stored, row.timeline, "turns", row.id) if row.timeline is not None else None) or _Stored()
+def _stored(row: Row[Any], report: TurnReport | None) -> _Kept:
+    stored = (readable(_read_stored, row.timeline, "turns", row.id) if row.timeline is not None else None) or _Kept()
     if stored.nodes or (run := run_of(row)) is None:  # the release before stores it with the attempts
         return stored
     last = run.timeline(report)

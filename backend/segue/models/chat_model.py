@@ -14,7 +14,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from segue.domain.agent import provider_and_id, traced_provider
+from segue.domain.agent import OFFLINE, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
@@ -142,7 +142,7 @@ class ChatModel:
         self.name = name
         self.setting = setting
         self.provider, self.id = provider_and_id(name)
-        self.traced_as = traced_provider(name)
+        self.traced_as = "segue" if name == OFFLINE else provider_and_id(name)[0].traced_as
         self.made_by = model.made_by
         self._model = model
         self.tariff = tariff or Tariff(name)
@@ -334,13 +334,8 @@ class ChatModel:
         return reply
 
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
-        charge = self.tariff.charge(
-            input_tokens=reply.input_tokens,
-            cached_tokens=reply.cached_tokens,
-            output_tokens=reply.output_tokens,
-            reasoning_tokens=reply.reasoning_tokens,
-            estimated=reply.estimated,
-        )
+        tokens = reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.reasoning_tokens
+        charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated))
         self._observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))

@@ -124,18 +124,18 @@ class TurnMetrics:
             case events.StepFinished() if self._nodes:
                 begun = self._nodes[-1]
                 self._nodes[-1] = begun._replace(duration_ms=self._since_start_ms() - begun.at_ms)
-            case events.ToolRan(tool, outcome, duration_ms):
-                self._calls[outcome] += 1
-                self._tools_ms += duration_ms
-                self._observe(telemetry.ToolCalled(tool, outcome, duration_ms / 1000))
+            case telemetry.ToolCalled():
+                self._calls[event.outcome] += 1
+                self._tools_ms += round(event.seconds * 1000)
+                self._observe(event)
             case events.ToolStateChanged(tool, state):
                 self._observe(telemetry.SessionToolStateChanged(tool, state.status))
             case events.PlanChanged(plan):
                 self._plan_changed(plan)
-            case events.AcknowledgementDetected(report):
-                self._verdict = report.verdict
-            case events.SearchDecided(report):
-                self._web_search = report
+            case session.AcknowledgementReport():
+                self._verdict = event.verdict
+            case session.WebSearchReport():
+                self._web_search = event
             case _:
                 pass
 

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -62,21 +62,14 @@ class Tariff:
     price: Price | None = None
     answer_tokens: int = ANSWER_TOKENS
 
-    def charge(
-        self,
-        *,
-        input_tokens: int,
-        output_tokens: int,
-        cached_tokens: int = 0,
-        reasoning_tokens: int = 0,
-        estimated: bool = False,
-    ) -> Charge:
-        cost = None if self.price is None else self.price.cost(input_tokens, cached_tokens, output_tokens)
-        return Charge(self.model, 1, input_tokens, cached_tokens, output_tokens, reasoning_tokens, estimated, cost)
+    def priced(self, took: Charge) -> Charge:
+        """Returns what a call took with its cost."""
+        tokens = took.input_tokens, took.cached_tokens, took.output_tokens
+        return took if self.price is None else replace(took, cost=self.price.cost(*tokens))
 
     def at_most(self, input_tokens: int) -> Charge:
         """Returns what a call with this input takes if its answer is as long as can be."""
-        return self.charge(input_tokens=input_tokens, output_tokens=self.answer_tokens)
+        return self.priced(Charge(self.model, input_tokens=input_tokens, output_tokens=self.answer_tokens))
 
 
 def read_prices(path: Path | None) -> Prices:

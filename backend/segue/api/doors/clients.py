@@ -108,7 +108,7 @@ async def make_session(
                 raise NameTaken
         if said:
             await import_history(connection, session.id, said, key=key, now=services.clock())
-    services.events.tell(caller, user_feed.session_created(session))
+    services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 
 

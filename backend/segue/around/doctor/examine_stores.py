@@ -91,7 +91,7 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
             with _unreachable():
                 await stores.database.ping(CHANGES_NOTHING)  # whether a turn could be written
     except Unreachable as error:
-        blocker = await stores.database.blocker() if error.is_locked else None
+        blocker = await stores.database.outages.blocker() if error.is_locked else None
         why = f"{error}, {blocker}" if blocker else error
         report.add("postgres.unusable", where=where, why=why, mend=error.mend)
         unknown = dict.fromkeys(("latency_ms", *POSTGRES_FACTS))

@@ -18,7 +18,7 @@ from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.session import Message, first_words
-from segue.events.user_feed import session_titled
+from segue.events.user_feed import session_event
 from segue.log import log
 from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
@@ -70,7 +70,8 @@ class Titles:
         async with self.database.autocommit() as connection:
             stored = await summaries.store_title(connection, job, title)
             if stored:
-                self.tell(job.owner, session_titled(await get_session(connection, job.owner, job.session_id)))
+                titled = await get_session(connection, job.owner, job.session_id)
+                self.tell(job.owner, session_event("session_titled", titled))
         log.info("title_written", stored=stored, **self.ids(job))
         return False
 
