@@ -25,6 +25,7 @@ from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, NewMessage, append_message
 from segue.memory.history_window import INTERRUPTED
+from segue.tools.normalize import clean, clean_text
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, runs_beside
@@ -309,7 +310,7 @@ def _ending(
         .values(
             status="cancelled" if error.code == turn_errors.CANCELLED else "failed",
             error=error_row(error),
-            error_extra=error.extra or None,
+            error_extra=clean(error.extra) or None,
             lease_until=None,
             finished_at=finished_at,
             **did,
@@ -328,4 +329,6 @@ def _is_owned(owner: str) -> sa.ColumnElement[bool]:
 
 
 def error_row(error: AppError) -> dict[str, Any]:
-    return {name: getattr(error, name) for name in ("code", "status", "title", "detail", "retryable")}
+    """Returns what is stored of an error. Its detail may quote a model or a provider."""
+    row = {name: getattr(error, name) for name in ("code", "status", "title", "detail", "retryable")}
+    return row | {"detail": clean_text(error.detail)}
