@@ -153,6 +153,25 @@ async def test_turns_without_an_answer_are_charged_for_what_they_used(settings: 
     assert cancelled["input_tokens"] > 100
 
 
+async def test_a_turn_whose_end_is_stored_at_a_second_try_is_charged_once(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings) as client, looking_into(settings) as holder, looking_into(settings) as stores:
+
+        async def locks_its_row(_: dict[str, Any]) -> Response:
+            await holder.database.execute("BEGIN; SELECT FROM turns FOR UPDATE")
+            return says("")
+
+        provider.will(says(" "), locks_its_row)
+        session = await client.new_session()
+        failing = asyncio.create_task(client.send(session, "say nothing"))
+        await stores.until("SELECT count(*) > 0 FROM usage")
+        await holder.database.execute("COMMIT")
+        assert (await failing).status_code == 502
+        [charged] = await used(client, group="session")
+    assert [charged[name] for name in ("llm_calls", "input_tokens", "output_tokens")] == [2, 22, 14]
+
+
 @pytest.mark.sweep
 async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings, provider: Provider) -> None:
     provider.summary = says("They met.")
