@@ -282,6 +282,11 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
     return insert_message(moved).add_cte(*also).returning(messages.c.seq)
 
 
+_STORED = (
+    sa.select(messages.c.seq, messages.c.created_at)
+    .join(turns, turns.c.id == messages.c.turn_id)
+    .where(messages.c.id == sa.bindparam("answer"), *IS_HELD[:2], turns.c.status == "completed")
+)
 _FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
 
 
@@ -296,18 +301,22 @@ async def finish_turn(
     improves_title: bool,
     charges: ChargesByDay,
 ) -> Message:
-    """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
-    longer holds. `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due.
-    `improves_title` says whether a model is to give a session a title after its first answer.
+    """Stores the answer, completes the turn and books its charges in one statement; once, also if it is asked
+    again because the answer to it was lost. Raises StaleTurn if the claim no longer holds. `cut_off` is the seq of the
+    last turn that the summary is to cover, None if no summary is due. `improves_title` says whether a model is to give
+    a session a title after its first answer.
     """
     values = message_values(claim.key, answer)
     outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
     due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
     finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
+    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
     seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
     if seq is None:
-        raise StaleTurn
-    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
+        stored = await connection.execute(_STORED, {**held(claim), "answer": message_id})
+        if (row := stored.one_or_none()) is None:
+            raise StaleTurn
+        seq, at = row
     return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 
