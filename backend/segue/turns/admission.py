@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.db.outages import StorageUnavailable
 from segue.db.redis import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
@@ -83,8 +84,9 @@ class Limiter:
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
-        except AppError:  # nothing was accepted
-            await self.release(user, turn_id)
+        except (AppError, KeyTaken) as refused:
+            if not isinstance(refused, StorageUnavailable):  # else it may have been accepted; if not, its place lapses
+                await self.release(user, turn_id)
             raise
 
     async def release(self, user: str, turn_id: str) -> None:
