@@ -146,9 +146,9 @@ class TurnService:
             found = await find_retry(connection, owner, session_id, turn_id, request)
         if not found.fresh:
             return found
-        async with deps.limiter.starting(owner, "", again=turn_id):
-            admitted = await retry(deps.database, owner, session_id, turn_id, request, now=deps.clock())
-        await self._dispatch(owner, turn_id, admitted)
+        async with deps.limiter.starting(owner, "", again=found.turn.turn_id) as again:  # the turn that has read it
+            admitted = await retry(deps.database, owner, session_id, again, request, now=deps.clock())
+        await self._dispatch(owner, again, admitted)
         return admitted
 
     async def complete(
