@@ -18,14 +18,15 @@ from segue.agent.tool_loop import plain_request
 from segue.db.outages import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError
 from segue.domain.identity import Charge, Identity
 from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, Message, PromptReport, Turn, TurnKey, TurnOptions
 from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
+from segue.log import log
 from segue.memory import session_store, short_term
-from segue.plans.store import StalePlan, expired, get_plan
+from segue.plans.store import expired, get_plan
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
@@ -211,8 +212,8 @@ class TurnService:
 
     async def done_elsewhere(self, owner: str, key: str) -> list[TurnKey]:
         """Goes on with what waits in any session of a user for the question of this key (`UserRequest.key`), since what
-        it asks for was done elsewhere: by a login, or as its server says. One that was decided meanwhile is left. The
-        user is in the groups of the turn before.
+        it asks for was done elsewhere: by a login, or as its server says. One that is refused, such as because it was
+        decided meanwhile, is left. The user is in the groups of the turn before.
         """
         async with self._deps.database.read_only() as connection:
             of = Identity(owner)
@@ -220,10 +221,12 @@ class TurnService:
         going_on = []
         for each in waiting:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
-                with suppress(StalePlan, NotFound):
-                    button = Button("confirm", each.version, plan_id=each.plan_id)
+                button = Button("confirm", each.version, plan_id=each.plan_id)
+                try:
                     origin = Origin(groups=await self._deps.database.read(queries.groups_of_last, each.session_id))
                     going_on.append(await self.decide(owner, each.session_id, button, origin=origin))
+                except AppError as error:
+                    log.warning("not_gone_on_with", session_id=each.session_id, code=error.code)
         return going_on
 
     async def decide_approval(self, by: Decider, plan_id: str, button: Button, *, origin: Origin) -> Approval:
