@@ -204,12 +204,13 @@ async def test_what_cannot_be_deleted_keeps_nothing_else(settings: Settings, own
     own = settings.model_copy(update={"database_url": SecretStr(own_database_url)})
     async with running(own) as client, looking_into(own) as stores, looking_into(own) as holder:
         await stores.database.execute(REFUSES)
-        locked, idle = [await client.new_session() for _ in range(2)]
-        await client.http.put(f"/sessions/{locked}/tool-states/current_time", json={"status": "maintenance"})
+        locked, idle, used = [await client.new_session() for _ in range(3)]
+        for session in (locked, used):
+            await client.http.put(f"/sessions/{session}/tool-states/current_time", json={"status": "maintenance"})
         await stores.database.execute("UPDATE tool_state_changes SET at = now() - interval '40 days'")
         async with holder.database.transaction():
-            await holder.database.execute("SELECT FROM tool_state_changes FOR UPDATE")
+            await holder.database.execute("SELECT FROM tool_state_changes WHERE session_id = $1 FOR UPDATE", locked)
             await unused_for(stores, locked, days=2 * DAYS)
             await unused_for(stores, idle, days=DAYS, seconds=1)
             await gone(stores, idle)
-        assert await stores.database.fetchval("SELECT count(*) FROM sessions") == 1
+        assert await stores.database.fetchval("SELECT count(*) FROM sessions") == 2

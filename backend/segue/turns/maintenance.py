@@ -34,7 +34,7 @@ from segue.users.usage_ledger import drop_old_usage
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50
 
-Done = TypeVar("Done")
+Tried = TypeVar("Tried")
 SendSession = Callable[[str], Awaitable[bool]]
 
 
@@ -65,7 +65,7 @@ async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, tak
             await send(turn.key.session_id)
 
 
-async def _tried(work: Awaitable[Done], log_failed: str, **ids: str) -> Done | None:
+async def _tried(work: Awaitable[Tried], log_failed: str, **ids: str) -> Tried | None:
     """Returns None if the work raises: that is logged, and keeps nothing else from being done."""
     [done] = await asyncio.gather(work, return_exceptions=True)
     if isinstance(done, BaseException):
@@ -109,7 +109,7 @@ async def _sweep(deps: TurnDeps) -> None:
     """Deletes one batch of each kind; the rest is for the next time."""
     settings, now = deps.settings, deps.clock()
 
-    async def dropped(drop: Callable[..., Awaitable[Done]], **given: Any) -> Done | None:
+    async def dropped(drop: Callable[..., Awaitable[Tried]], **given: Any) -> Tried | None:
         return await _tried(deps.database.write(drop, **given), "retention_failed", step=drop.__name__)
 
     payloads = await dropped(drop_expired, now=now) or []
@@ -137,8 +137,7 @@ async def _sweep(deps: TurnDeps) -> None:
 
 async def _drop_idle(deps: TurnDeps, days: int) -> int:
     """Deletes MOST_SESSIONS at most, and returns how many. One that cannot be deleted keeps no other."""
-    tried: list[str] = []
-    deleted = 0
+    tried, deleted = list[str](), 0
     for number in range(MOST_SESSIONS):
         deleted += bool(await _tried(_drop_longest_idle(deps, days, tried), "session_not_deleted"))
         if len(tried) == number:

@@ -78,10 +78,9 @@ class UnstoredEnds:
         except AppError:
             self._ends.append(end)
         except StatementError as refused:  # as it would be again; if the other one is too, recovery ends the turn
-            failure = turn_errors.of("internal_error")
             log.warning("end_refused", turn_id=end.claim.key.turn_id, error=type(refused.orig).__name__)
-            if end.error is None or end.error.code != failure.code:
-                await self.add(replace(end, error=failure, timeline=RunTimeline(), said=None))
+            if end.error is None or end.error.code != "internal_error":
+                await self.add(replace(end, error=turn_errors.of("internal_error"), timeline=RunTimeline(), said=None))
 
     async def store(self) -> None:
         """Tries once more to store each end that is kept."""

@@ -275,9 +275,8 @@ async def begin_now(
 ) -> Admitted:
     """Says the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
     row = await lock_schedule(connection, owner, schedule_id)
-    look_at = func.least(_LOOKED_AT_ANEW, due_in(LOOK_S))
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
-    await change_schedule(connection, schedule_id, {"look_at": look_at, **last})
+    await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
     return await _begin(connection, row, turn_id, turn_id, now=now)
 
 

@@ -25,7 +25,7 @@ from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
 from segue.memory import summary
 from segue.memory.fact_cues import may_state_facts
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, final_messages, insert_message, message_values
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
@@ -282,11 +282,6 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
     return insert_message(moved).add_cte(*also).returning(messages.c.seq)
 
 
-_STORED = (
-    sa.select(messages.c.seq, messages.c.created_at)
-    .join(turns, turns.c.id == messages.c.turn_id)
-    .where(messages.c.id == sa.bindparam("answer"), *IS_HELD[:2], turns.c.status == "completed")
-)
 _FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
 
 
@@ -313,10 +308,10 @@ async def finish_turn(
     message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
     seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
     if seq is None:
-        stored = await connection.execute(_STORED, {**held(claim), "answer": message_id})
-        if (row := stored.one_or_none()) is None:
+        stored = (await final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
+        if stored is None or stored.id != message_id:  # which no other run has given its answer
             raise StaleTurn
-        seq, at = row
+        seq, at = stored.seq, stored.created_at
     return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 

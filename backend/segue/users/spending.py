@@ -271,9 +271,7 @@ class Account:
 
     @asynccontextmanager
     async def booking(self, opened: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
-        """Books what was added since the last time, and gives back what was reserved, on the connection that it yields.
-        What is not committed then is unbooked again.
-        """
+        """Books what was added since the last time, and gives back what was reserved, with what the block commits."""
         unbooked, self.unbooked = self.unbooked, {}
         whose = self.owner, self.session_id
         try:
