@@ -35,6 +35,7 @@ from segue.turns.store import ChatRequest
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost
 MAX_ATTEMPTS = 3
+MAX_AT_ONCE = 100
 
 WhyRequeued = Literal["handed_back", "storage_lost", "process_lost"]
 
@@ -182,7 +183,7 @@ _NEGLECTED = (
         ),
     )
     .order_by(turns.c.status.desc(), turns.c.queued_at)
-    .limit(100)
+    .limit(MAX_AT_ONCE)
 )
 
 
