@@ -56,8 +56,7 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
     """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
     wait or its end.
     """
-    services, stream = client.services, wants_events(client.http)
-    button = body.button
+    services, button, stream = client.services, body.button, wants_events(client.http)
     key = once(client.idempotency_key, "decision", *fingerprint_of(button))
     request = ChatRequest("", once=key, stream=stream, origin=client.origin)
     turn = await services.turns.decide(client.caller, session_id, button, request)

@@ -363,7 +363,9 @@ def _invalid(field: Literal["args", "answer"], why: str, faults: Sequence[str] =
     errors = [
         {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": code} for at, _, said in found
     ]
-    return AppError(code, status=422, title=title, detail=why, errors=errors)
+    if field == "args":
+        return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
+    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
 
 
 async def accepted_before(

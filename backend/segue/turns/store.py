@@ -296,10 +296,9 @@ async def finish_turn(
     improves_title: bool,
     charges: ChargesByDay,
 ) -> Message:
-    """Stores the answer, completes the turn and books its charges in one statement; once, also if it is asked
-    again because the answer to it was lost. Raises StaleTurn if the claim no longer holds. `cut_off` is the seq of the
-    last turn that the summary is to cover, None if no summary is due. `improves_title` says whether a model is to give
-    a session a title after its first answer.
+    """Stores the answer, completes the turn and books its charges in one statement, and once though it is asked again.
+    Raises StaleTurn if the claim no longer holds. `cut_off` is the seq of the last turn that the summary is to cover,
+    None if none is due. `improves_title` says whether a model is to give a session a title after its first answer.
     """
     values = message_values(claim.key, answer)
     outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
