@@ -26,6 +26,7 @@ from segue.factories import start
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth.authorization_server import OAuthFault, TokenSource
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal
+from segue.turns.admission import MAX_QUEUED
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins
@@ -302,6 +303,29 @@ async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_aft
     turns = await service.ended(session, 2)
     assert [turn["status"] for turn in turns] == ["completed", "completed"]
     assert server.ran == [("ada", "whoami")]
+
+
+async def test_a_session_that_cannot_go_on_after_a_login_keeps_no_other_from_it(
+    service: Client, server: LoginServer, provider: Provider
+) -> None:
+    go = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("Monday.")
+
+    await log_in(service, "ada")
+    server.revoke_all()
+    (waiting, link), (full, _) = [await asked_to_log_in(service, provider) for _ in range(2)]
+    provider.always("What day is it?", held)
+    for _ in range(MAX_QUEUED + 1):
+        assert (await service.send(full, "What day is it?", background=True)).status_code == 202
+    provider.will(says("You are Ada."))
+    assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
+    assert (await service.ended(waiting, 2))[-1]["answer"]["message"]["content"] == "You are Ada."
+    assert server.ran == [("ada", "whoami")]
+    go.set()
+    await service.ended(full, MAX_QUEUED + 2)
 
 
 @pytest.mark.sweep

@@ -1,6 +1,7 @@
 """How much one user may ask for: refused with a 429 that says of what, and when to come back."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -9,7 +10,9 @@ from pydantic import SecretStr
 from starlette.responses import Response
 
 from segue.config import Settings
+from segue.turns.admission import ACCEPTING_S
 from tests.support.identity import new_key, speaking
+from tests.support.plans import Frozen
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
@@ -153,6 +156,21 @@ async def test_the_same_request_again_takes_nothing_of_the_share(settings: Setti
             (200, answers[0].json()["turn_id"])
         }
         await client.chat(session, "third")
+
+
+async def test_a_turn_that_may_have_been_accepted_keeps_its_place_until_that_is_known(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    async with running(limited(settings, concurrent_turns=1), clock=clock) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        async with stores.database.transaction():
+            await stores.database.execute("LOCK TABLE messages IN EXCLUSIVE MODE")
+            assert (await client.send(session, "first")).status_code == 503
+        assert_limited(await client.send(session, "second"), "concurrent_turns", at_most_s=5)
+        clock.now += timedelta(seconds=ACCEPTING_S + 1)
+        provider.will(says("one"))
+        assert (await client.chat(session, "third"))["message"]["content"] == "one"
 
 
 async def test_every_key_of_the_limits_ends_by_itself(settings: Settings, provider: Provider) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -18,6 +19,10 @@ from tests.support.stores import Stores, looking_into
 
 DAYS = 30
 QUICK = {"turn_lease_s": 1}  # upkeep comes by four times a second
+REFUSES = """
+CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE SQLSTATE '23514'; END $$;
+CREATE TRIGGER refuses BEFORE DELETE ON tool_state_changes FOR EACH ROW EXECUTE FUNCTION refuses();
+"""
 MORE = """
 INSERT INTO audit (at, actor, action, details) SELECT at, actor, action, details FROM audit, generate_series(1, 600);
 INSERT INTO usage (owner, day, model, calls, input_tokens, cached_tokens, output_tokens, reasoning_tokens, estimated)
@@ -210,3 +215,19 @@ async def test_what_grows_is_kept_for_ever_but_the_audit_unless_a_time_is_set(
             assert await stores.database.fetchval("SELECT count(*) FROM audit") == left
             assert await stores.database.fetchval("SELECT count(*) FROM usage") > 0
             assert (await client.get(f"/ops/turns/{(await client.turns(session))[0]['turn_id']}/timeline"))["nodes"]
+
+
+async def test_what_cannot_be_deleted_keeps_nothing_else(settings: Settings, own_database_url: str) -> None:
+    own = settings.model_copy(update={"database_url": SecretStr(own_database_url)})
+    async with running(own) as client, looking_into(own) as stores, looking_into(own) as holder:
+        await stores.database.execute(REFUSES)
+        locked, idle, used = [await client.new_session() for _ in range(3)]
+        for session in (locked, used):
+            await client.http.put(f"/sessions/{session}/tool-states/current_time", json={"status": "maintenance"})
+        await stores.database.execute("UPDATE tool_state_changes SET at = now() - interval '40 days'")
+        async with holder.database.transaction():
+            await holder.database.execute("SELECT FROM tool_state_changes WHERE session_id = $1 FOR UPDATE", locked)
+            await unused_for(stores, locked, days=2 * DAYS)
+            await unused_for(stores, idle, days=DAYS, seconds=1)
+            await gone(stores, idle)
+        assert await stores.database.fetchval("SELECT count(*) FROM sessions") == 2

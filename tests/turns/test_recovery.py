@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import func, select
 from starlette.responses import Response
 
@@ -21,12 +22,13 @@ from segue.memory.history import NewMessage, append_message
 from segue.turns import claims, store, terminations
 from segue.turns.claims import Claim
 from segue.turns.store import StaleTurn
-from tests.support.left_turns import abandoned
+from tests.support.left_turns import abandoned, left_running
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
 NOTHING = TurnReport(AcknowledgementReport(), None, WebSearchReport(), MemoryReport(), Usage(), "nobody")
+LAPSE = "UPDATE turns SET lease_until = now(), queued_at = now() - make_interval(mins => $2) WHERE session_id = $1"
 
 
 async def test_a_worker_that_wakes_up_while_its_turn_runs_elsewhere_writes_nothing(
@@ -164,3 +166,23 @@ async def test_a_message_that_redis_lost_on_its_way_is_answered_all_the_same(
         async with running(settings):
             [turn] = await accepts.ended(session)
     assert turn["answer"]["message"]["content"] == "found it"
+
+
+async def test_turns_that_cannot_be_recovered_keep_no_other_from_it(
+    settings: Settings, provider: Provider, own_database_url: str
+) -> None:
+    own = settings.model_copy(update={"database_url": SecretStr(own_database_url), "turn_lease_s": 1})
+    provider.will(says("recovered"))
+    async with running(own, takes_turns=False) as client:
+        locked, refused, other = (await left_running(own, client, "locked", "refused", "other")).values()
+    async with looking_into(own) as stores, looking_into(own) as holder:
+        for ago, session in enumerate((other, refused, locked)):
+            await stores.database.execute(LAPSE, session, ago)
+        await stores.database.execute(f"ALTER TABLE turns ADD CHECK (session_id <> '{refused}' OR status = 'running')")
+        async with holder.database.transaction():
+            await holder.database.execute("SELECT FROM turns WHERE session_id = $1 FOR UPDATE", locked)
+            async with running(own) as client:
+                [turn] = await client.ended(other)
+                assert (await client.get("/health/ready"))["worker"] == "ok"
+                assert [(await client.turns(each))[0]["status"] for each in (locked, refused)] == ["running"] * 2
+    assert turn["answer"]["message"]["content"] == "recovered"

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,12 @@ from pydantic import SecretStr
 
 from segue.agent.prompts import PROMISED, UNATTENDED
 from segue.config import Settings
+from segue.db.engine import Database
 from segue.domain.errors import InvalidRequest
+from segue.domain.identity import LOCAL_USER
+from segue.domain.ids import new_id, utc_now
 from segue.tools.builtin.builtin_tools import NOT_PROMISED
-from segue.turns.schedules import Rule
+from segue.turns.schedules import Rule, begin_now
 from tests.support.health import connect
 from tests.support.logs import awaiting, until
 from tests.support.mailbox import write_mailbox_config
@@ -279,6 +282,55 @@ async def test_a_process_that_wakes_up_after_its_lease_begins_nothing(
                 await gave_way.wait()
         await stores.until("SELECT count(*) = 2 FROM turns WHERE status = 'completed'")
     assert await stores.database.fetchval("SELECT count(*) FROM turns") == 2
+
+
+@asynccontextmanager
+async def claimed_and_not_begun(stores: Stores, settings: Settings) -> AsyncIterator[Stores]:
+    """A process has claimed what is due, and stands still before it begins it; after the block it gives way."""
+    async with awaiting("schedule_waited_for_another") as gave_way, looking_into(settings) as others:
+        async with stores.database.transaction():
+            await stores.database.execute("LOCK TABLE reservations IN ACCESS EXCLUSIVE MODE")
+            await pass_time(others)
+            waits = (
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%reservations%'"
+            )
+            await until(partial(others.database.fetchval, waits))
+            yield others
+        async with asyncio.timeout(PATIENCE_S):
+            await gave_way.wait()
+
+
+async def test_a_text_that_is_changed_while_it_is_about_to_be_said_is_not_said(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.will(says("Done."))
+    capped = settings.model_copy(update={"limit_tokens_per_day": 1_000_000})
+    async with running(capped) as client:
+        schedule = await made(client, new_session=True, at=SOON)
+        async with claimed_and_not_begun(stores, settings):
+            changed = await client.http.patch(f"/schedules/{schedule['id']}", json={"message": "Another text"})
+            assert changed.status_code == 200, changed.text
+        await look(stores)
+        await last_of(client, schedule, "completed")
+    assert provider.messages(role="user")[-1]["content"] == "Another text"
+
+
+async def test_a_turn_that_is_run_now_while_the_next_one_is_about_to_begin_is_the_last_one(
+    settings: Settings, provider: Provider, stores: Stores, database_url: str
+) -> None:
+    provider.always(REPORT, says("Done."))
+    capped = settings.model_copy(update={"limit_tokens_per_day": 1_000_000})
+    async with running(capped) as client:
+        schedule = await made(client, new_session=True, at=SOON, overlap="parallel")
+        async with claimed_and_not_begun(stores, settings):
+            now = partial(begin_now, owner=LOCAL_USER, schedule_id=schedule["id"], now=utc_now())
+            database = Database(database_url)
+            begun = await database.transact(now, new_id("turn", utc_now()))
+            await database.close()
+        seen = await client.get(f"/schedules/{schedule['id']}")
+        assert (seen["last"]["turn_id"], seen["status"]) == (begun.turn.turn_id, "active")
+        await look(stores)
+        await stores.until("SELECT count(*) = 2 FROM turns WHERE status = 'completed'")
 
 
 @pytest.mark.parametrize(("missed", "said"), [("once", 1), ("skip", 0)])

@@ -248,6 +248,33 @@ async def test_a_steered_turn_that_was_cancelled_is_run_again_with_what_it_had_r
     assert said(provider) == ["what time is it?", "in Rome"]
 
 
+async def test_a_turn_run_again_by_the_name_of_what_it_had_read_takes_a_place_of_its_own(
+    settings: Settings, provider: Provider
+) -> None:
+    go, steers = asyncio.Event(), list[httpx2.Response]()
+
+    async def steered(_: dict[str, Any]) -> Response:
+        steers.append(await steer(client, session, "in Rome", background=True))
+        return calls(TIME)
+
+    async def held(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("Noon.")
+
+    async with running(settings.model_copy(update={"limit_concurrent_turns": 2})) as client:
+        session, *others = [await client.new_session() for _ in range(3)]
+        provider.will(steered, stopped(client, session), held, held)
+        assert (await client.send(session, "what time is it?")).json()["code"] == "turn_cancelled"
+        path = f"/sessions/{session}/turns/{steers[0].json()['turn_id']}/retry"
+        again = asyncio.create_task(client.http.post(path))
+        await provider.wait_for_requests(3)
+        sent = [await client.send(each, "hello", background=True) for each in others]
+        assert [each.status_code for each in sent] == [202, 429]
+        go.set()
+        assert (await again).json()["message"]["content"] == "Noon."
+        await client.ended(others[0])
+
+
 async def test_who_stops_a_turn_stops_what_it_was_still_to_read_and_nothing_else(
     client: Client, provider: Provider
 ) -> None:

@@ -1,8 +1,10 @@
 """Triggers: a signed event from elsewhere is one turn, and what it brings is data."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -103,6 +105,28 @@ async def test_each_event_may_have_a_session_of_its_own_and_is_still_one_turn(
     assert (await stores.rows())["sessions"] == 2
     other_body = await send(client, trigger, b"[]", clock=clock)
     assert (other_body.status_code, other_body.json()["code"]) == (422, "idempotency_key_reused")
+
+
+async def test_an_event_that_comes_twice_at_one_moment_takes_one_place(
+    settings: Settings, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    go = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Any:
+        await go.wait()
+        return says("Done.")
+
+    provider.will(held, held)
+    async with running(settings.model_copy(update={"limit_concurrent_turns": 2}), clock=clock) as client:
+        trigger = await made(client, new_session=True)
+        async with stores.database.transaction(), looking_into(settings) as others:
+            await stores.database.execute("LOCK TABLE sessions IN EXCLUSIVE MODE")
+            both = [asyncio.create_task(send(client, trigger, b"{}", clock=clock)) for _ in range(2)]
+            await until(partial(others.database.fetchval, "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted"))
+        same, other = [(await each).json() for each in both], await send(client, trigger, b"{}", clock=clock, event="2")
+        assert (same[0], other.status_code) == (same[1], 202)
+        go.set()
+        await stores.until("SELECT count(*) = 2 FROM turns WHERE status = 'completed'")
 
 
 async def test_what_is_not_signed_as_it_came_or_too_old_or_too_large_or_paused_begins_nothing(

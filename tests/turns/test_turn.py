@@ -4,13 +4,15 @@ import asyncio
 import gc
 from typing import Any
 
+import asyncpg
+from pydantic import SecretStr
 from starlette.responses import Response
 
 from segue.config import Settings
 from segue.turns.runner import TurnRun
 from tests.support.provider import Provider, calls, fails, says
-from tests.support.service import Client
-from tests.support.stores import arrived
+from tests.support.service import Client, running
+from tests.support.stores import arrived, plain
 
 
 async def test_four_messages_send_the_model_one_to_four_user_messages_and_store_eight_rows(
@@ -43,6 +45,34 @@ async def test_a_failed_turn_is_a_problem_that_names_the_turn_and_the_session_go
     answer = await client.chat(session, "and now?")
     assert answer["message"]["content"] == "back again"
     assert [m["content"] for m in provider.messages(role="user")] == ["hello?", "and now?"]
+
+
+async def test_an_error_that_quotes_what_postgres_cannot_hold_ends_its_turn_and_the_worker_goes_on(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(*[says('{"a\\u0000b": "x"}')] * 2, says("back again"))
+    session, numbers = await client.new_session(), {"type": "object", "additionalProperties": {"type": "integer"}}
+    failed = await client.send(session, "count", output_schema=numbers)
+    assert (failed.status_code, failed.json()["code"]) == (502, "output_invalid")
+    [turn] = await client.turns(session)
+    assert '"x" is not of type "integer"' in turn["error"]["detail"]
+    assert (await client.get("/health/ready"))["worker"] == "ok"
+    assert (await client.chat(session, "and now?"))["message"]["content"] == "back again"
+
+
+async def test_an_end_that_postgres_refuses_is_an_internal_error_and_no_other_end_waits_for_it(
+    settings: Settings, own_database_url: str, provider: Provider
+) -> None:
+    admin = await asyncpg.connect(plain(own_database_url))
+    provider.will(fails(500), fails(400))
+    async with running(settings.model_copy(update={"database_url": SecretStr(own_database_url)})) as client:
+        await admin.execute("ALTER TABLE turns ADD CHECK (error ->> 'code' <> 'model_unavailable')")
+        session = await client.new_session()
+        failed = [(await client.send(session, "hello?")).json()["code"] for _ in range(2)]
+        assert [turn["error"]["code"] for turn in await client.turns(session)] == failed
+        assert (await client.get("/health/ready"))["worker"] == "ok"
+    assert failed[0] == "internal_error"
+    await admin.close()
 
 
 async def test_messages_sent_at_once_are_answered_one_after_the_other_in_order_of_arrival(

@@ -1,18 +1,23 @@
 """What calls of the model took: in answers, by GET /usage, in the metrics, and after their session is gone."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import make_url
 from starlette.responses import Response
 
 from segue.config import Settings
 from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
+from tests.support.logs import awaiting
 from tests.support.metrics import scraped
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, completion, delta, fails, raw, says, sse
+from tests.support.proxy import proxied
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 from tests.support.streams import streamed
@@ -25,6 +30,7 @@ CALL = {
     "cost": 16.75e-6,
     "cost_complete": True,
 }
+STORED = b"INSERT 0 1\0"  # how Postgres says that the answer is stored
 NOTHING = {"cached_tokens": 0, "reasoning_tokens": 0}
 
 
@@ -182,6 +188,25 @@ async def test_what_was_held_back_of_an_answer_that_fell_silent_is_charged(
     assert 80 < silent["output_tokens"] < 300
 
 
+async def test_a_turn_whose_end_is_stored_at_a_second_try_is_charged_once(
+    settings: Settings, provider: Provider
+) -> None:
+    async with running(settings) as client, looking_into(settings) as holder, looking_into(settings) as stores:
+
+        async def locks_its_row(_: dict[str, Any]) -> Response:
+            await holder.database.execute("BEGIN; SELECT FROM turns FOR UPDATE")
+            return says("")
+
+        provider.will(says(" "), locks_its_row)
+        session = await client.new_session()
+        failing = asyncio.create_task(client.send(session, "say nothing"))
+        await stores.until("SELECT count(*) > 0 FROM usage")
+        await holder.database.execute("COMMIT")
+        assert (await failing).status_code == 502
+        [charged] = await used(client, group="session")
+    assert [charged[name] for name in ("llm_calls", "input_tokens", "output_tokens")] == [2, 22, 14]
+
+
 @pytest.mark.sweep
 async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings, provider: Provider) -> None:
     provider.summary = says("They met.")
@@ -282,3 +307,29 @@ async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Pr
             [whole] = await used(root, everyone=True, group=group)
             assert (whole["key"], whole["llm_calls"]) == (key, 2)
         assert await used(root) == []
+
+
+async def test_a_turn_whose_answer_was_stored_unheard_is_answered_and_charged_once(
+    settings: Settings, provider: Provider, own_database_url: str
+) -> None:
+    query, lost = make_url(own_database_url).query, list[asyncio.Event]()
+    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as postgres:
+
+        async def loses_the_answer(_: dict[str, Any]) -> Response:
+            lost.append(postgres.lose(STORED))
+            return says("Hi.")
+
+        provider.will(loses_the_answer)
+        there = make_url(own_database_url).set(host="127.0.0.1", port=postgres.port, query={})
+        url = SecretStr(there.render_as_string(hide_password=False))
+        async with (
+            running(settings.model_copy(update={"database_url": url})) as client,
+            awaiting("turn_finished") as told,
+        ):
+            session = await client.new_session()
+            answer = await client.chat(session, "hello")
+            assert lost[0].is_set()
+            assert told.is_set()
+            [charged] = await used(client)
+            assert (await client.messages(session))[-1]["seq"] == answer["message"]["seq"]
+    assert (answer["message"]["content"], charged.items() >= CALL.items()) == ("Hi.", True)

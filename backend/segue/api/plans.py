@@ -22,7 +22,7 @@ from segue.memory.session_store import check_session, get_session
 from segue.plans import mandates, store
 from segue.plans.mandates import Grant, Mandate, Terms
 from segue.turns.approvals import Approval, ApprovalStatus, Decider, list_approvals
-from segue.turns.store import once
+from segue.turns.store import ChatRequest, once
 
 router = router_of("plans", "/sessions/{session_id}")
 approvals_router = router_of("plans", "/approvals")
@@ -56,10 +56,10 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
     """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
     wait or its end.
     """
-    services, stream = client.services, wants_events(client.http)
-    button = body.button
+    services, button, stream = client.services, body.button, wants_events(client.http)
     key = once(client.idempotency_key, "decision", *fingerprint_of(button))
-    turn = await services.turns.decide(client.caller, session_id, button, once=key, stream=stream, origin=client.origin)
+    request = ChatRequest("", once=key, stream=stream, origin=client.origin)
+    turn = await services.turns.decide(client.caller, session_id, button, request)
     bind_contextvars(turn_id=turn.turn_id)
     return await answer_or_events(services, turn, stream=stream)
 

@@ -153,13 +153,13 @@ async def update_session(
     return await get_session(connection, owner, session_id)
 
 
-async def lock_idle(connection: AsyncConnection, *, days: int) -> tuple[str, str] | None:
-    """Locks the session that has been idle for longest and returns its owner and id; None if none is for these days. A
-    session with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
+async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
+    """Locks the session that has been idle for longest, but for these, and returns its owner and id; None if none is
+    for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
     """
     open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
-    idle = sa.select(sessions.c.owner, sessions.c.id).where(is_old, ~open_turn.exists())
+    idle = sa.select(sessions.c.owner, sessions.c.id).where(is_old, ~open_turn.exists(), sessions.c.id.not_in(but))
     longest = idle.order_by(sessions.c.updated_at).limit(1).with_for_update(skip_locked=True)
     row = (await connection.execute(longest)).one_or_none()
     return (row.owner, row.id) if row else None

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.db.outages import StorageUnavailable
 from segue.db.redis import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
@@ -83,8 +84,9 @@ class Limiter:
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
-        except AppError:  # nothing was accepted
-            await self.release(user, turn_id)
+        except (AppError, KeyTaken) as refused:
+            if not isinstance(refused, StorageUnavailable):  # else it may have been accepted; if not, its place lapses
+                await self.release(user, turn_id)
             raise
 
     async def release(self, user: str, turn_id: str) -> None:
@@ -202,16 +204,15 @@ async def find_retry(
 
 
 async def retry(
-    database: Database, owner: str, session_id: str, turn_id: str, request: ChatRequest, *, now: datetime
+    connection: AsyncConnection, turn_id: str, *, owner: str, session_id: str, request: ChatRequest, now: datetime
 ) -> Admitted:
-    """Raises what `find_retry` raises."""
-    async with database.transaction() as connection:
-        await lock_session(connection, owner, session_id)
-        found = await find_retry(connection, owner, session_id, turn_id, request)
-        if not found.fresh:
-            return found
-        if (turn := await run_again(connection, found.turn, request, now=now, room=1)) is None:
-            raise turn_errors.of("cannot_retry")
+    """In a transaction. Raises what `find_retry` raises."""
+    await lock_session(connection, owner, session_id)
+    found = await find_retry(connection, owner, session_id, turn_id, request)
+    if not found.fresh:
+        return found
+    if (turn := await run_again(connection, found.turn, request, now=now, room=1)) is None:
+        raise turn_errors.of("cannot_retry")
     return Admitted(turn)
 
 
@@ -229,9 +230,9 @@ async def begin_decision(
     """Stores the decision on a waiting plan and the turn that carries it out, in the caller's transaction.
 
     `request` has everything but the message; `by` is who decides if the plan waits for others. Returns None if the plan
-    has expired, which is stored then, or waits for one more yes. A plan whose turn died waits too, though no step says
-    so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`, `waits_for_others`, StalePlan for every
-    version but the one that waits, Unreadable, and what `_check_args`, `_remember` and `record_decision` raise.
+    has expired, which is stored then, or needs one more yes of others. A plan whose turn died waits too, though no step
+    says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`, `waits_for_others`, StalePlan for
+    every version but the one that waits, Unreadable, and what `_check_args`, `_remember` and `record_decision` raise.
     """
     await lock_session(connection, owner, session_id)
     if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
@@ -321,14 +322,14 @@ def _check_args(
         return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
-        raise _invalid_args("The step that waits calls no tool: there are no arguments to change.")
+        raise _invalid("args", "The step that waits calls no tool: there are no arguments to change.")
     tools.specs(tool, owner=owner, groups=groups)
     try:
         faults = faults_of(tools.tools()[tool], args)
     except ToolFailed as refused:
-        raise _invalid_args(str(refused)) from refused
+        raise _invalid("args", str(refused)) from refused
     if faults:
-        raise _invalid_args("; ".join(faults), faults)
+        raise _invalid("args", "; ".join(faults), faults)
 
 
 def _check_answer(plan: Plan, button: Button) -> None:
@@ -339,11 +340,11 @@ def _check_answer(plan: Plan, button: Button) -> None:
         return
     if asks is None or asks.mode == "url":
         if button.answer is not None:
-            raise _invalid_answer("The step that waits asks for a yes or a no: it takes no `answer`.")
+            raise _invalid("answer", "The step that waits asks for a yes or a no: it takes no `answer`.")
         return
     faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
     if faults and button.decision == "confirm":
-        raise _invalid_answer("; ".join(faults), faults)
+        raise _invalid("answer", "; ".join(faults), faults)
 
 
 def _check_results(plan: Plan, button: Button) -> None:
@@ -353,25 +354,18 @@ def _check_results(plan: Plan, button: Button) -> None:
     is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
     if button.decision == "confirm" and not (is_just_that and all(fit)):
         why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."
-        raise _invalid_answer(why)
+        raise _invalid("answer", why)
 
 
-def _invalid_args(why: str, faults: Sequence[str] = ()) -> AppError:
-    title, errors = "The tool does not take these arguments", _errors("args", faults)
-    return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
-
-
-def _invalid_answer(why: str, faults: Sequence[str] = ()) -> AppError:
-    title, errors = "This is no answer to what the tool asks", _errors("answer", faults)
-    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
-
-
-def _errors(field: str, faults: Sequence[str]) -> list[dict[str, Any]]:
-    found = (fault.partition(": ") for fault in faults)
-    return [
-        {"loc": ["body", field, *filter(None, [path.lstrip("$.")])], "msg": said, "type": f"invalid_{field}"}
-        for path, _, said in found
+def _invalid(field: Literal["args", "answer"], why: str, faults: Sequence[str] = ()) -> AppError:
+    title = "The tool does not take these arguments" if field == "args" else "This is no answer to what the tool asks"
+    code, found = f"invalid_{field}", (fault.partition(": ") for fault in faults)
+    errors = [
+        {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": code} for at, _, said in found
     ]
+    if field == "args":
+        return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
+    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
 
 
 async def accepted_before(

@@ -149,7 +149,7 @@ async def get_approval(connection: AsyncConnection, identity: Identity, plan_id:
 
 
 def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
-    """Returns the condition for what `check_decider` lets through."""
+    """Returns the condition in SQL for what `_check_decider` lets through: the same rule in SQL."""
     names, user = sorted(identity.groups | identity.roles), identity.user
     if not names:
         return false()
@@ -188,9 +188,9 @@ async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
     else:
         said = said.where(messages.c.id == row.origin_message_id)
     found = await connection.execute(said.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
-    newest_first = [ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at) for each in found]
+    said_last_first = [ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at) for each in found]
     question = await connection.scalar(told.order_by(messages.c.seq.desc()).limit(1))
-    return replace(approval, told=question, messages=tuple(newest_first[::-1]))
+    return replace(approval, told=question, messages=tuple(said_last_first[::-1]))
 
 
 async def record_decision(
@@ -232,7 +232,7 @@ def is_agreed(plan: Plan) -> bool:
 
 
 def _check_decider(waits: WaitsFor, owner: str, identity: Identity, said: Sequence[str], now: datetime) -> None:
-    """Raises NotFound to those it does not wait for, and AppError `not_yours_to_decide`."""
+    """As `_may_decide`, in Python. Raises NotFound to those it does not wait for, AppError `not_yours_to_decide`."""
     if not waits.is_for(identity, now):
         if identity.user == owner:
             raise _not_yours(f"It waits for {waits.told}: one of them has to decide.")

@@ -5,9 +5,11 @@ out; it needs Postgres and nothing else. Expired rows are deleted in small batch
 processes do not wait for each other.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from segue.db.outages import OutageLog
 from segue.domain import turn_errors
@@ -32,6 +34,7 @@ from segue.users.usage_ledger import drop_old_usage
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50
 
+Tried = TypeVar("Tried")
 SendSession = Callable[[str], Awaitable[bool]]
 
 
@@ -52,13 +55,22 @@ async def recover_forever(
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:
     found = await deps.database.read(terminations.neglected_turns, timeout_s=deps.settings.turn_timeout_s)
     for turn in found:
-        queued_again = turn.running and await _end_or_requeue(deps, turn)
+        of = {"turn_id": turn.key.turn_id}
+        queued_again = turn.running and await _tried(_end_or_requeue(deps, turn), "turn_not_recovered", **of)
         if takes_turns and worker.has_room:
             worker.wake(turn.key.session_id)
             if not turn.running:
                 deps.observe(TurnRecovered("begun"))
         elif queued_again:
             await send(turn.key.session_id)
+
+
+async def _tried(work: Awaitable[Tried], log_failed: str, **ids: str) -> Tried | None:
+    """Returns None if the work raises: that is logged, and keeps nothing else from being done."""
+    [done] = await asyncio.gather(work, return_exceptions=True)
+    if isinstance(done, BaseException):
+        log.warning(log_failed, error=done.code if isinstance(done, AppError) else type(done).__name__, **ids)
+    return None if isinstance(done, BaseException) else done
 
 
 async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
@@ -96,26 +108,25 @@ def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
 async def _sweep(deps: TurnDeps) -> None:
     """Deletes one batch of each kind; the rest is for the next time."""
     settings, now = deps.settings, deps.clock()
-    async with deps.database.autocommit() as connection:
-        payloads = await drop_expired(connection, now=now)
-        gone = {
-            "results": len(payloads),
-            "plans": await expire_overdue(connection, now=now),
-            "changes": await drop_old_changes(connection, before=now - timedelta(days=settings.tool_result_ttl_days)),
-            "webhook_events": await drop_excess(connection),
-        }
-        if settings.audit_ttl_days:
-            gone["audit"] = await drop_old_acts(connection, before=now - timedelta(days=settings.audit_ttl_days))
-        if settings.usage_ttl_days:
-            first_day = now.date() - timedelta(days=settings.usage_ttl_days)
-            gone["usage"] = await drop_old_usage(connection, before=first_day)
-        if settings.turn_details_ttl_days:
-            since = now - timedelta(days=settings.turn_details_ttl_days)
-            gone["turn_details"] = await drop_old_details(connection, deps.cache, before=since)
-    if settings.session_ttl_days:
-        gone["sessions"] = 0
-        while gone["sessions"] < MOST_SESSIONS and await _drop_idle(deps, settings.session_ttl_days):
-            gone["sessions"] += 1
+
+    async def dropped(drop: Callable[..., Awaitable[Tried]], **given: Any) -> Tried | None:
+        return await _tried(deps.database.write(drop, **given), "retention_failed", step=drop.__name__)
+
+    payloads = await dropped(drop_expired, now=now) or []
+    gone = {
+        "results": len(payloads),
+        "plans": await dropped(expire_overdue, now=now),
+        "changes": await dropped(drop_old_changes, before=now - timedelta(days=settings.tool_result_ttl_days)),
+        "webhook_events": await dropped(drop_excess),
+    }
+    if days := settings.audit_ttl_days:
+        gone["audit"] = await dropped(drop_old_acts, before=now - timedelta(days))
+    if days := settings.usage_ttl_days:
+        gone["usage"] = await dropped(drop_old_usage, before=now.date() - timedelta(days))
+    if days := settings.turn_details_ttl_days:
+        gone["turn_details"] = await dropped(drop_old_details, cache=deps.cache, before=now - timedelta(days))
+    if idle_days := settings.session_ttl_days:
+        gone["sessions"] = await _drop_idle(deps, idle_days)
     sizes = {"results": sum(payloads)}
     for kind, rows in gone.items():
         if rows:
@@ -124,13 +135,24 @@ async def _sweep(deps: TurnDeps) -> None:
         log.info("retention_swept", **gone, bytes=sum(sizes.values()))
 
 
-async def _drop_idle(deps: TurnDeps, days: int) -> bool:
-    """Deletes one session with all its rows, which is a batch of its own. Returns False if no session is idle."""
+async def _drop_idle(deps: TurnDeps, days: int) -> int:
+    """Deletes MOST_SESSIONS at most, and returns how many. One that cannot be deleted keeps no other."""
+    tried, deleted = list[str](), 0
+    for number in range(MOST_SESSIONS):
+        deleted += bool(await _tried(_drop_longest_idle(deps, days, tried), "session_not_deleted"))
+        if len(tried) == number:
+            break
+    return deleted
+
+
+async def _drop_longest_idle(deps: TurnDeps, days: int, tried: list[str]) -> bool:
+    """Deletes one session with all its rows, and adds it to those `tried`. Returns False if no other one is idle."""
     async with deps.database.transaction() as connection:
-        idle = await session_store.lock_idle(connection, days=days)
+        idle = await session_store.lock_idle(connection, days=days, but=tried)
         if idle is None:
             return False
         owner, session_id = idle
+        tried.append(session_id)
         turns = await queries.turn_ids(connection, session_id)
         await session_store.delete_session(connection, owner, session_id)
     await deps.events.delete(session_id, turns, user=owner)

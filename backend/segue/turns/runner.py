@@ -7,12 +7,12 @@ run and when one stops; readers follow a turn through its event log.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Literal, cast
 
+from sqlalchemy.exc import StatementError
 from structlog.contextvars import bound_contextvars
 
 from segue.agent.prompts import BY_SERVICE
@@ -72,37 +72,43 @@ class UnstoredEnds:
         self._ends: list[RunEnd] = []
 
     async def add(self, end: RunEnd) -> None:
-        self._ends.append(end)
-        with suppress(AppError):
-            await self.store()
+        """Stores an end, or keeps it until Postgres can be used. One that Postgres refuses is an internal error."""
+        try:
+            await self._store(end)
+        except AppError:
+            self._ends.append(end)
+        except StatementError as refused:  # as it would be again; if the other one is too, recovery ends the turn
+            log.warning("end_refused", turn_id=end.claim.key.turn_id, error=type(refused.orig).__name__)
+            if end.error is None or end.error.code != "internal_error":
+                await self.add(replace(end, error=turn_errors.of("internal_error"), timeline=RunTimeline(), said=None))
 
     async def store(self) -> None:
-        """Stores each end, then emits it to the readers of its turn. Raises StorageUnavailable."""
-        deps = self._deps
-        while self._ends:
-            end = self._ends[0]
-            claim, error, calls = end.claim, end.error, None
-            async with deps.database.transaction() as connection:
-                await end.account.book(connection)
-                again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
-                if error is None and not await again("storage_lost"):
-                    error = turn_errors.cancelled()
-                if error is not None:
-                    error = await terminations.with_approval(connection, claim.key.turn_id, error)
-                    calls = await terminations.end_turn(
-                        connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
-                    )
-            with suppress(ValueError):  # another failing turn may have stored it
-                self._ends.remove(end)
-            if error is None:
-                log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
-                deps.observe(TurnRecovered("queued_again"))
-                self._wake(claim.key.session_id)
-            elif calls is not None:
-                end.metrics.record_end(error)
-                deps.events.end(claim.key, error, calls, user=claim.owner)
-                if deps.sample is not None:
-                    deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
+        """Tries once more to store each end that is kept."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            await self.add(end)
+
+    async def _store(self, end: RunEnd) -> None:
+        """Stores an end, then emits it to the readers of its turn."""
+        deps, claim, error, calls = self._deps, end.claim, end.error, None
+        async with end.account.booking(deps.database.transaction()) as connection:
+            again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
+            if error is None and not await again("storage_lost"):
+                error = turn_errors.cancelled()
+            if error is not None:
+                error = await terminations.with_approval(connection, claim.key.turn_id, error)
+                calls = await terminations.end_turn(
+                    connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
+                )
+        if error is None:
+            log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
+            deps.observe(TurnRecovered("queued_again"))
+            self._wake(claim.key.session_id)
+        elif calls is not None:
+            end.metrics.record_end(error)
+            deps.events.end(claim.key, error, calls, user=claim.owner)
+            if deps.sample is not None:
+                deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
 
 
 def tools_of_turn(
@@ -297,7 +303,7 @@ class TurnRun:
             prompt=await self._last_request(state),
             written_by="service" if problem else None,
             problem=problem.code if problem else None,
-            error=session.TurnError(**terminations.error_row(problem), extra=problem.extra) if problem else None,
+            error=session.TurnError(**terminations.error_row(problem), extra=clean(problem.extra)) if problem else None,
             reasoning=clean(self._thought[:MAX_REASONING_CHARS]).strip() or None,
             sources=sources_of(state),
             effects=held_of(state, self._guard.tools()),

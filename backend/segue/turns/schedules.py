@@ -66,6 +66,7 @@ _PARTS: Final[Mapping[str, set[str]]] = {
     **dict.fromkeys(("DAILY", "WEEKLY", "MONTHLY", "YEARLY"), _RARELY | {"BYHOUR", "BYMINUTE", "BYSETPOS"}),
 }
 _MOST_HOURS, _MOST = 23, 1000
+_LOOKED_AT_ANEW: Final = schedules.c.look_at + timedelta(microseconds=1)  # so that a job which runs is refused its move
 _NO_RULE: Final = (CronSimError, ValueError, TypeError, LookupError, AttributeError)
 
 
@@ -232,7 +233,8 @@ async def lock_schedule(connection: AsyncConnection, owner: str, schedule_id: st
 
 async def change_schedule(connection: AsyncConnection, schedule_id: str, changes: Mapping[str, Any]) -> None:
     """Sets columns of a schedule that is locked. A process that was just about to begin it does not."""
-    await connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(**changes))
+    values = {"look_at": _LOOKED_AT_ANEW, **changes}
+    await connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(values))
 
 
 async def delete_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> None:
@@ -273,9 +275,8 @@ async def begin_now(
 ) -> Admitted:
     """Says the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
     row = await lock_schedule(connection, owner, schedule_id)
-    look_at = func.least(schedules.c.look_at, due_in(LOOK_S))
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
-    await change_schedule(connection, schedule_id, {"look_at": look_at, **last})
+    await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
     return await _begin(connection, row, turn_id, turn_id, now=now)
 
 

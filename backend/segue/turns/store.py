@@ -25,7 +25,7 @@ from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
 from segue.memory import summary
 from segue.memory.fact_cues import may_state_facts
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, final_messages, insert_message, message_values
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
@@ -296,18 +296,21 @@ async def finish_turn(
     improves_title: bool,
     charges: ChargesByDay,
 ) -> Message:
-    """Stores the answer, completes the turn and books its charges in one statement. Raises StaleTurn if the claim no
-    longer holds. `cut_off` is the seq of the last turn that the summary is to cover, None if no summary is due.
-    `improves_title` says whether a model is to give a session a title after its first answer.
+    """Stores the answer, completes the turn and books its charges in one statement, and once though it is asked again.
+    Raises StaleTurn if the claim no longer holds. `cut_off` is the seq of the last turn that the summary is to cover,
+    None if none is due. `improves_title` says whether a model is to give a session a title after its first answer.
     """
     values = message_values(claim.key, answer)
     outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
     due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
     finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
+    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
     seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
     if seq is None:
-        raise StaleTurn
-    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
+        stored = (await final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
+        if stored is None or stored.id != message_id:  # which no other run has given its answer
+            raise StaleTurn
+        seq, at = stored.seq, stored.created_at
     return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 

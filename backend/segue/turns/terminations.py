@@ -25,6 +25,7 @@ from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
 from segue.memory.history import IN_HISTORY, NewMessage, append_message
 from segue.memory.history_window import INTERRUPTED
+from segue.tools.normalize import clean, clean_text
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
 from segue.turns.claims import IS_HELD, Claim, runs_beside
@@ -34,6 +35,7 @@ from segue.turns.store import ChatRequest
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost
 MAX_ATTEMPTS = 3
+MAX_AT_ONCE = 100
 
 WhyRequeued = Literal["handed_back", "storage_lost", "process_lost"]
 
@@ -181,7 +183,7 @@ _NEGLECTED = (
         ),
     )
     .order_by(turns.c.status.desc(), turns.c.queued_at)
-    .limit(100)
+    .limit(MAX_AT_ONCE)
 )
 
 
@@ -309,7 +311,7 @@ def _ending(
         .values(
             status="cancelled" if error.code == turn_errors.CANCELLED else "failed",
             error=error_row(error),
-            error_extra=error.extra or None,
+            error_extra=clean(error.extra) or None,
             lease_until=None,
             finished_at=finished_at,
             **did,
@@ -328,4 +330,6 @@ def _is_owned(owner: str) -> sa.ColumnElement[bool]:
 
 
 def error_row(error: AppError) -> dict[str, Any]:
-    return {name: getattr(error, name) for name in ("code", "status", "title", "detail", "retryable")}
+    """Returns what is stored of an error. Its detail may quote a model or a provider."""
+    row = {name: getattr(error, name) for name in ("code", "status", "title", "detail", "retryable")}
+    return row | {"detail": clean_text(error.detail)}

@@ -18,14 +18,15 @@ from segue.agent.tool_loop import plain_request
 from segue.db.outages import StorageUnavailable
 from segue.db.redis import plans_of_owner_key
 from segue.db.redis_server import RedisServer
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError
 from segue.domain.identity import Charge, Identity
 from segue.domain.plan import Button
-from segue.domain.session import NO_OPTIONS, Message, PromptReport, Turn, TurnKey, TurnOptions
+from segue.domain.session import Message, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
+from segue.log import log
 from segue.memory import session_store, short_term
-from segue.plans.store import StalePlan, expired, get_plan
+from segue.plans.store import expired, get_plan
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
@@ -38,7 +39,7 @@ from segue.turns.run_record import record_end
 from segue.turns.runner import tools_of_turn
 from segue.turns.scheduler import TurnWorker
 from segue.turns.snapshot import load_context
-from segue.turns.store import NO_ORIGIN, ChatRequest, Once
+from segue.turns.store import ChatRequest, Once
 from segue.turns.turn_deps import Speaker, TurnDeps
 
 CANCEL_ANSWER_S = 4.5
@@ -141,15 +142,12 @@ class TurnService:
 
     async def retry(self, owner: str, session_id: str, turn_id: str, request: ChatRequest) -> Admitted:
         """Runs the last turn again, which failed or was cancelled. Raises what `find_retry` raises."""
-        deps = self._deps
-        async with deps.database.read_only() as connection:  # before the limits, which count a turn that runs already
-            found = await find_retry(connection, owner, session_id, turn_id, request)
+        # Before the limits, which count a turn that runs already.
+        found = await self._deps.database.read(find_retry, owner, session_id, turn_id, request)
         if not found.fresh:
             return found
-        async with deps.limiter.starting(owner, "", again=turn_id):
-            admitted = await retry(deps.database, owner, session_id, turn_id, request, now=deps.clock())
-        await self._dispatch(owner, turn_id, admitted)
-        return admitted
+        store = partial(retry, owner=owner, session_id=session_id, request=request, now=self._deps.clock())
+        return await self.begin(owner, "", store, again=found.turn.turn_id)  # perhaps that of the turn that has read it
 
     async def complete(
         self, owner: str, speaker: Speaker, instructions: str, text: str, *, session_id: str
@@ -180,51 +178,35 @@ class TurnService:
         plain = replace(report, parts=tuple(replace(each, text=None) for each in report.parts))
         return with_texts(report, messages, offered) if texts else plain
 
-    async def decide(
-        self,
-        owner: str,
-        session_id: str,
-        button: Button,
-        *,
-        once: Once | None = None,
-        stream: bool = False,
-        origin: Origin = NO_ORIGIN,
-        options: TurnOptions = NO_OPTIONS,
-    ) -> TurnKey:
-        """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out. Raises
-        AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`, `invalid_answer`, `unknown_tool`,
-        `rate_limited`; then nothing was accepted.
+    async def decide(self, owner: str, session_id: str, button: Button, request: ChatRequest) -> TurnKey:
+        """A button on the plan that waits: stores the decision, and dispatches the turn that carries it out. `request`
+        has everything but the message. Raises AppError `no_open_plan`, `plan_changed`, `plan_expired`, `invalid_args`,
+        `invalid_answer`, `unknown_tool`, `rate_limited`; then nothing was accepted.
         """
-        known = await self._accepted_before(owner, session_id, once)
+        known = await self._accepted_before(owner, session_id, request.once)
         if known is not None and not known.failed_for_now:
             return known.turn
-
-        async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
-            asked = ChatRequest("", once=once, stream=stream, turn_id=turn_id, origin=origin, options=options)
-            of, now = (connection, owner, session_id, button), self._deps.clock()
-            return await begin_decision(*of, tools=self._deps.tools, request=asked, now=now)
-
-        admitted = await self.begin(owner, button.message, store, again=known.turn.turn_id if known else None)
+        store, again = self._deciding(owner, session_id, button, request), known.turn.turn_id if known else None
+        admitted = await self.begin(owner, button.message, store, again=again)
         if admitted is None:  # raised after the commit, since the plan is stored as expired
             raise expired()
         return admitted.turn
 
-    async def done_elsewhere(self, owner: str, key: str) -> list[TurnKey]:
+    async def done_elsewhere(self, owner: str, key: str) -> None:
         """Goes on with what waits in any session of a user for the question of this key (`UserRequest.key`), since what
-        it asks for was done elsewhere: by a login, or as its server says. One that was decided meanwhile is left. The
-        user is in the groups of the turn before.
+        it asks for was done elsewhere: by a login, or as its server says. One that is refused, such as because it was
+        decided meanwhile, is left. The user is in the groups of the turn before.
         """
-        async with self._deps.database.read_only() as connection:
-            of = Identity(owner)
-            waiting = await list_approvals(connection, of, before=None, limit=MOST_WAITING, now=self._deps.clock())
-        going_on = []
+        read, now = self._deps.database.read, self._deps.clock()
+        waiting = await read(list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now)
         for each in waiting:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
-                with suppress(StalePlan, NotFound):
-                    button = Button("confirm", each.version, plan_id=each.plan_id)
-                    origin = Origin(groups=await self._deps.database.read(queries.groups_of_last, each.session_id))
-                    going_on.append(await self.decide(owner, each.session_id, button, origin=origin))
-        return going_on
+                button = Button("confirm", each.version, plan_id=each.plan_id)
+                try:
+                    origin = Origin(groups=await read(queries.groups_of_last, each.session_id))
+                    await self.decide(owner, each.session_id, button, ChatRequest("", origin=origin))
+                except AppError as error:
+                    log.warning("not_gone_on_with", session_id=each.session_id, code=error.code)
 
     async def decide_approval(self, by: Decider, plan_id: str, button: Button, *, origin: Origin) -> Approval:
         """Decides on what waits in any session, as its user or as one of those whom a rule names. The turn that follows
@@ -234,21 +216,15 @@ class TurnService:
         `invalid_args`, `unknown_tool`, `rate_limited`, InvalidRequest; then nothing was decided.
         """
         deps, identity, button = self._deps, by.identity, replace(button, plan_id=plan_id)
-        async with deps.database.read_only() as connection:
-            found = await get_approval(connection, identity, plan_id, now=deps.clock())
-            groups = await queries.groups_of_last(connection, found.session_id)
+        found = await deps.database.read(get_approval, identity, plan_id, now=deps.clock())
+        groups = await deps.database.read(queries.groups_of_last, found.session_id)
         owner, is_users = found.asker, found.step is None or found.step.waits_for == "self"
-
-        async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
-            request = ChatRequest("", turn_id=turn_id, origin=replace(origin, groups=groups))
-            of, now = (connection, owner, found.session_id, button), deps.clock()
-            return await begin_decision(*of, tools=deps.tools, request=request, now=now, by=by)
-
         try:
             if owner == identity.user and (is_users or button.decision == "reject"):
-                await self.decide(owner, found.session_id, button, origin=origin)
+                await self.decide(owner, found.session_id, button, ChatRequest("", origin=origin))
             else:
-                await self.begin(owner, "", store)
+                request = ChatRequest("", origin=replace(origin, groups=groups))
+                await self.begin(owner, "", self._deciding(owner, found.session_id, button, request, by=by))
         except AppError as error:
             if error.code not in ("plan_changed", "no_open_plan"):
                 raise
@@ -262,19 +238,15 @@ class TurnService:
         """Decides on the versions of the plans of several sessions, by session: on all or, if it raises what `decide`
         raises or NotFound, on none. The error's `session_id` is the session that it is about.
         """
-        now = self._deps.clock()
         admitted: dict[str, Admitted] = {}
         async with AsyncExitStack() as stack:
             starting = self._deps.limiter.starting
             ids = {each: await stack.enter_async_context(starting(owner, wanted[each].message)) for each in wanted}
             async with self._deps.database.transaction() as connection:
                 for session_id in sorted(wanted):  # one order of locks for all
-                    button = wanted[session_id]
-                    request = ChatRequest("", turn_id=ids[session_id], origin=origin)
+                    store = self._deciding(owner, session_id, wanted[session_id], ChatRequest("", origin=origin))
                     try:
-                        accepted = await begin_decision(
-                            connection, owner, session_id, button, tools=self._deps.tools, request=request, now=now
-                        )
+                        accepted = await store(connection, ids[session_id])
                     except AppError as error:
                         raise error.with_extra(session_id=session_id) from None
                     if accepted is None:
@@ -283,6 +255,15 @@ class TurnService:
         for session_id, each in admitted.items():
             await self._dispatch(owner, ids[session_id], each)
         return admitted
+
+    def _deciding(
+        self, owner: str, session_id: str, button: Button, request: ChatRequest, *, by: Decider | None = None
+    ) -> StoreTurn[Admitted | None]:
+        async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
+            of, asked = (connection, owner, session_id, button), replace(request, turn_id=turn_id)
+            return await begin_decision(*of, tools=self._deps.tools, request=asked, now=self._deps.clock(), by=by)
+
+        return store
 
     async def cancel(self, owner: str, session_id: str, turn_id: str) -> Turn:
         """Returns the turn once it has ended, or as it is after CANCEL_ANSWER_S. Raises NotFound."""

@@ -7,7 +7,7 @@ charges wait until the turn ends, and cost no statement of their own.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -267,15 +267,18 @@ class Account:
     async def settle(self) -> None:
         """With a cap: books what was added, and gives back what was reserved."""
         if self.books.is_capped(self.owner):
-            await self.books.database.write(self.book)
+            async with self.booking(self.books.database.autocommit()):
+                pass
 
-    async def book(self, connection: AsyncConnection) -> None:
-        """Books what was added since the last time, and gives back what was reserved."""
+    @asynccontextmanager
+    async def booking(self, opened: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
+        """Books what was added since the last time, and gives back what was reserved, with what the block commits."""
         unbooked, self.unbooked = self.unbooked, {}
+        whose = self.owner, self.session_id
         try:
-            await usage_ledger.book(
-                connection, self.owner, self.session_id, unbooked, holder=self.holder, epoch=self.epoch
-            )
+            async with opened as connection:
+                await usage_ledger.book(connection, *whose, unbooked, holder=self.holder, epoch=self.epoch)
+                yield connection
         except BaseException:
             for key, charge in unbooked.items():
                 self._add_unbooked(key, charge)
@@ -289,7 +292,8 @@ class Account:
         if not self.unbooked and not self.books.is_capped(self.owner):
             return
         try:
-            await self.books.database.write(self.book)
+            async with self.booking(self.books.database.autocommit()):
+                pass
         except AppError as error:
             lost = sum(each.tokens for each in self.unbooked.values())
             log.warning("usage_not_booked", code=error.code, tokens=lost)

@@ -261,5 +261,5 @@ async def decide(
     client: ClientRequest, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
 ) -> TurnKey:
     """Raises what `TurnService.decide` raises."""
-    given: Json = {"once": known, "stream": True, "origin": client.origin, "options": options}
-    return await client.services.turns.decide(client.caller, session_id, button, **given)
+    request = ChatRequest("", once=known, stream=True, origin=client.origin, options=options)
+    return await client.services.turns.decide(client.caller, session_id, button, request)
