@@ -259,13 +259,6 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
     return _message(row)
 
 
-async def recent_user_messages(
-    connection: AsyncConnection, owner: str, session_id: str, *, limit: int = 10
-) -> list[Message]:
-    """Returns the user's last messages in a session, newest first, as `recent_texts` does."""
-    return await recent_texts(connection, owner, session_id, limit=limit, roles=("user",))
-
-
 def said_by_user(message: Message) -> str:
     """Returns, to the letter, what the user says in a message: nothing in a program's or the assistant's, and nothing
     that they quote or that stands around their words.
@@ -283,6 +276,9 @@ async def recent_texts(
     waits = sa.exists().where(turns.c.id == messages.c.turn_id, turns.c.status == QUEUED)
     said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(roles), ~waits)
     return await _read(connection, said.order_by(messages.c.seq.desc()).limit(limit))
+
+
+recent_user_messages = partial(recent_texts, limit=10, roles=("user",))
 
 
 def _owned(owner: str, session_id: str) -> sa.Select[Any]:

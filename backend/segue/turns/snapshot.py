@@ -29,7 +29,6 @@ from segue.plans.store import StoredPlan, get_plan, plan_in_question, plan_taken
 from segue.tools.attachment_store import read_attached
 from segue.tools.availability import ToolGuard
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
-from segue.tools.run import CallOutcome
 from segue.turns.claims import Claim
 from segue.turns.store import last_ended
 from segue.turns.turn_deps import Speaker, TurnDeps
@@ -38,7 +37,7 @@ TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not e
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredParts:
+class _InStores:
     """What the stores have of a session. `known` are its recent results, `in_view` the bytes of those that the model is
     about to see at least as references, by tool call, and `kept` those of them that are small and still there.
     """
@@ -76,13 +75,11 @@ async def load_context(
     """
     guard, chooser = tools
     instructions = _instructions(speaker, guard, claim)  # before the chooser adds tools of its own
-    stored = await _read(deps, claim, speaker.models.main.made_by, now=now, coming=coming)
+    stored = await _read(deps, claim, speaker, now=now, coming=coming)
     opening = stored.opening(claim.key.turn_id)
     message = str(opening.content)
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
-    attachments: Mapping[str, CallOutcome] = {}
-    if files:
-        attachments = await deps.database.read(read_attached, claim.key.session_id, files)
+    attachments = await deps.database.read(read_attached, claim.key.session_id, files) if files else {}
     facts = await deps.long_term.given(claim.owner, message, now=now) if message and claim.knows_facts else []
     content = await _content(deps, claim, stored, chooser, facts, instructions)
     tokens, summarises = deps.settings.context_token_budget, deps.summaries is not None
@@ -113,9 +110,7 @@ async def load_context(
     )
 
 
-async def _read(
-    deps: TurnDeps, claim: Claim, made_by: tuple[str, ...], *, now: datetime, coming: Message | None
-) -> _StoredParts:
+async def _read(deps: TurnDeps, claim: Claim, speaker: Speaker, *, now: datetime, coming: Message | None) -> _InStores:
     session_id, turn_id, settings = claim.key.session_id, claim.key.turn_id, deps.settings
     memory = None
     if claim.last_turn_id is not None:
@@ -126,7 +121,7 @@ async def _read(
             claim.key,
             after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
             limit=settings.history_limit,
-            made_by=made_by,
+            made_by=speaker.models.main.made_by,
             opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
         )
         messages = [*window.messages, coming] if coming else window.messages
@@ -149,13 +144,13 @@ async def _read(
         in_view |= {reference["tool_call_id"]: reference.get("size_bytes", 0) for reference in shown}
         most = settings.tool_result_inline_bytes
         kept = await load_results(connection, session_id, in_view, now=now, max_bytes=most) if in_view else {}
-    return _StoredParts(window, messages, pending, decided, earlier, memory, known, beyond_summary, in_view, kept)
+    return _InStores(window, messages, pending, decided, earlier, memory, known, beyond_summary, in_view, kept)
 
 
 async def _content(
     deps: TurnDeps,
     claim: Claim,
-    stored: _StoredParts,
+    stored: _InStores,
     chooser: ToolChooser,
     facts: Sequence[Memory],
     instructions: Instructions,
@@ -163,8 +158,7 @@ async def _content(
     """Returns what the prompt is made of, and chooses the tools of the turn."""
     opening, kept = stored.opening(claim.key.turn_id), stored.kept
     inline = _inline(stored, claim.key.turn_id, most=deps.settings.fresh_result_bytes) if kept else {}
-    in_question = stored.pending or stored.decided
-    plan = in_question.plan if in_question else None
+    plan = in_question.plan if (in_question := stored.pending or stored.decided) else None
     tool_tokens = await chooser.choose(_wanted(str(opening.content), stored.messages, stored.known, plan))
     later_tools = chooser.definitions()
     return SessionContent(
@@ -232,7 +226,7 @@ def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[R
     return tuple(reference for reference in known if reference.tool_call_id in in_window)
 
 
-def _inline(stored: _StoredParts, turn_id: str, *, most: int) -> dict[str, str]:
+def _inline(stored: _InStores, turn_id: str, *, most: int) -> dict[str, str]:
     """Returns the small successful results of ended turns by tool call: of each turn the first, up to `most`."""
     inline: dict[str, str] = {}
     room: dict[str, int] = {turn_id: 0}
