@@ -18,6 +18,7 @@ from tests.support.browsing import DOT, PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.results import use_toolbox
 from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
@@ -729,6 +730,25 @@ async def test_an_address_leads_to_a_turn_far_up_in_one_request_and_on_from_ther
         await window.page.get_by_role("link", name=re.compile("Question 1234")).click()
         await window.page.wait_for_function(reached, arg=f"turn_{1234:026}")
         await browsing.close()
+
+
+async def test_a_turn_of_more_messages_than_a_page_leaves_no_hole_in_the_chat(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    steps = [calls(("echo", {"note": f"note {number}"})) for number in range(1, 24)]
+    provider.will(says("Good day."), *steps, says("All is noted."))
+    async with console(browsing, settings) as window:
+        await window.say("Hello")
+        await window.sees("Good day.")
+        await window.button("Answer again").wait_for()
+        await window.say("Note it all")
+        await window.sees("All is noted.")
+        await window.page.locator(".turn.live").wait_for(state="detached")
+        history = window.page.locator(".history")
+        for said in ("Hello", "Good day.", "Note it all"):
+            assert await history.get_by_text(said, exact=True).count() == 1
+        assert await history.locator(".call").count() == len(steps)
 
 
 # The number of the turn in the middle of what is seen; null between two.

@@ -89,7 +89,7 @@ export class Conversation {
     try {
       const [session, page, plans] = await Promise.all([
         get<Session>(this.path),
-        this.newer.value === null ? this.page({}) : null,
+        this.newer.value === null ? this.newest() : null,
         get<Listed<Plan>>(`${this.path}/plans`, { limit: 50 }),
       ]);
       if (this.stop.signal.aborted) return;
@@ -104,11 +104,27 @@ export class Conversation {
     }
   }
 
+  /** The newest page, with those before it as far as the messages that are shown: a turn may bring more than one. */
+  private async newest(): Promise<Page> {
+    let page = await this.page({});
+    while (this.isBeyond(page) && page.items.length < MOST) {
+      const before = await this.page({ cursor: page.next_cursor });
+      page = { ...page, items: [...before.items, ...page.items], next_cursor: before.next_cursor };
+    }
+    return page;
+  }
+
+  /** Whether there may be messages between those that are shown and the page, so that they cannot stand beside each other. */
+  private isBeyond({ items, next_cursor }: Page): boolean {
+    const [last, first] = [this.messages.value.at(-1)?.seq, items[0]?.seq ?? 0];
+    return next_cursor !== null && last !== undefined && last < first;
+  }
+
   private renew(page: Page): void {
     const newest = page.items;
     const first = newest[0]?.seq ?? 0;
     const before = this.messages.value.filter(({ seq }) => seq < first);
-    const isGap = before.length > 0 && page.next_cursor !== null && (before.at(-1)?.seq ?? 0) < first - 2 * PAGE;
+    const isGap = this.isBeyond(page);
     if (before.length === 0 || isGap) this.older.value = page.next_cursor;
     this.messages.value = isGap ? newest : [...before, ...newest];
     const stored = new Set(newest.flatMap(({ turn_id, role, content }) => (role === "user" ? [turn_id, content] : [turn_id])));
