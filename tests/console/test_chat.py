@@ -57,6 +57,29 @@ async def test_a_call_is_approved_with_other_arguments(
     assert shelf.effects == ["delete itm-2"]
 
 
+async def test_what_was_typed_for_a_decision_stays_when_the_service_refuses_it(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, says("itm-2 is gone."))
+
+    async def refuse(route: "Route") -> None:
+        await route.fulfill(status=422, body='{"code": "invalid_args", "title": "No", "detail": "Not so."}')
+
+    async with console(browsing, settings) as window:
+        await window.say("Delete item 1")
+        await question(window).get_by_role("button", name="Change arguments").click()
+        box = question(window).get_by_role("textbox", name="item_id")
+        await box.fill("itm-2")
+        await window.page.route("**/plan/decision", refuse)
+        await window.press("Approve with these")
+        await window.page.locator(".toast.bad").get_by_text("These values do not fit.").wait_for()
+        await window.page.unroute_all(behavior="wait")
+        assert await box.input_value() == "itm-2"
+        await window.press("Approve with these")
+        await window.sees("itm-2 is gone.")
+    assert shelf.effects == ["delete itm-2"]
+
+
 async def test_a_call_is_rejected_and_changed_in_words(
     browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -36,7 +36,8 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
   const free = conversation.live.value === null && conversation.branch.value === null;
   const session = conversation.session.value;
   const answer = turn.blocks.findLast((block) => block.kind === "text" && block.message !== null);
-  const asks = plan !== null && free && session?.pending_plan?.id === plan.id && turn.isLast;
+  const accepted = (conversation.live.value?.turnId ?? null) !== null;
+  const asks = plan !== null && !accepted && conversation.branch.value === null && session?.pending_plan?.id === plan.id && turn.isLast;
   const asked = asks ? waitingSteps(plan) : [];
   return (
     <article class="turn" id={turn.id} data-aimed={aimed}>
@@ -48,7 +49,7 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
         </Fragment>
       ))}
       {!running && <Outcome turn={turn} conversation={conversation} free={free} />}
-      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={asks} />}
+      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={asks} busy={!free} />}
       {!running && answer?.kind === "text" && answer.message !== null && <Effects message={answer.message} called={turn.blocks.some(({ kind }) => kind === "call")} />}
       {!running && answer?.kind === "text" && answer.message !== null && <Actions message={answer.message} turn={turn} conversation={conversation} free={free} />}
     </article>
