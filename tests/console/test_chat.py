@@ -293,6 +293,22 @@ async def test_a_prompt_of_a_server_goes_into_the_draft_and_a_call_shows_how_far
         await window.sees("That took too long.")
 
 
+async def test_a_menu_stays_open_while_the_answer_below_it_grows(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate, more = asyncio.Event(), [f"Line {number}.\n\n" for number in range(60)]
+    provider.will(streams("It begins.\n\n", gate, *more, "It ends."))
+    async with console(browsing, settings) as window:
+        await window.say("Tell me")
+        await window.sees("It begins.")
+        await window.press("Settings")
+        gate.set()
+        await window.sees("It ends.")
+        await window.page.wait_for_function("document.querySelector('.history').scrollTop > 0")
+        await window.page.get_by_role("menuitem", name="Keyboard").click()
+        await window.page.get_by_role("dialog", name="Keyboard").wait_for()
+
+
 async def test_esc_stops_and_what_was_said_is_kept(browsing: Browsing, settings: Settings, provider: Provider) -> None:
     never = asyncio.Event()
     provider.will(streams("Half of ", "an answer", never), says("All of it."))
