@@ -309,6 +309,26 @@ async def test_a_menu_stays_open_while_the_answer_below_it_grows(
         await window.page.get_by_role("dialog", name="Keyboard").wait_for()
 
 
+async def test_a_prompt_of_a_server_stands_behind_what_is_written(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    server = {"command": "python", "args": [str(PROTOCOL_SERVER)], "timeout_s": 3}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": server}}))
+    async with console(browsing, settings) as window:
+        provider.will(says("Good day."))
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
+        draft = window.page.get_by_role("textbox", name="Write a message")
+        await draft.fill("Be quick.")
+        await window.page.keyboard.press("Control+k")
+        await window.page.get_by_role("combobox", name="Commands").fill("what is wrong")
+        await window.page.get_by_role("option", name=re.compile("Says what is wrong")).click()
+        await window.page.get_by_role("textbox", name="id").fill("eml-1")
+        await window.press("Insert")
+        await window.page.wait_for_function("document.querySelector('.composer textarea').value.includes('eml-1')")
+        assert (await draft.input_value()).startswith("Be quick.\n")
+
+
 async def test_esc_stops_and_what_was_said_is_kept(browsing: Browsing, settings: Settings, provider: Provider) -> None:
     never = asyncio.Event()
     provider.will(streams("Half of ", "an answer", never), says("All of it."))

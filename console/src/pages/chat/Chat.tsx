@@ -17,6 +17,7 @@ import { copy, visible } from "../../text";
 import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
 import { Conversation, type Session } from "./conversation";
+import { append, draftOf } from "./drafts";
 import { download } from "../../download";
 import { History } from "./History";
 import { change, erase } from "./list";
@@ -59,8 +60,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
   }, [conversation, returns.value]);
   useStopKey(conversation);
   const session = conversation.session.value;
-  const [inserted, setInserted] = useState<{ text: string } | null>(null);
-  const prompts = usePrompts((text) => setInserted({ text }));
+  const prompts = usePrompts((text) => append(draftOf(id), text));
   const commands = [...slashCommands(conversation, agents, setAsked), ...prompts.commands];
   useCommands((typed) => commands.filter(({ name, label }) => name !== "new" && matches(label, typed)));
   const agent = agents.find((each) => each.id === session?.agent) ?? agents[0];
@@ -75,7 +75,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}
       {conversation.branch.value === null && conversation.problem.value?.status !== 404 && (
         <Composer busy={conversation.live.value !== null} session={id} onSend={(draft) => conversation.say(draft)} commands={commands}
-          onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} chat={id} inserted={inserted} />
+          onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} chat={id} />
       )}
       {prompts.asking}
       <Questions asked={asked} conversation={conversation} onClose={() => setAsked(null)} />

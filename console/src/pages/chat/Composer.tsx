@@ -26,13 +26,11 @@ interface Given {
   onStop?: () => void;
   commands: SlashCommand[];
   webSearch: boolean;
-  /** What a command has put in the place of the draft. */
-  inserted?: { text: string } | null;
   /** What is written is kept for it. */
   chat: string;
 }
 
-export function Composer({ busy, session, onSend, onStop, commands, webSearch, chat, inserted = null }: Given) {
+export function Composer({ busy, session, onSend, onStop, commands, webSearch, chat }: Given) {
   const draft = draftOf(chat);
   const { text, files, search } = draft.value;
   const [whileBusy, setWhileBusy] = useState<Draft["whileBusy"]>("steer");
@@ -48,11 +46,6 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
   useEffect(() => {
     if (matchMedia("(hover: hover)").matches) area.current?.focus();
   }, [chat]);
-  useEffect(() => {
-    if (inserted === null) return;
-    setText(inserted.text);
-    area.current?.focus();
-  }, [inserted]);
   useEffect(() => setAt(0), [text, chat]);
   useLayoutEffect(() => {
     const box = area.current;

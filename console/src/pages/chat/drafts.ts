@@ -32,6 +32,11 @@ export function draftOf(chat: string): Signal<Draft> {
   return draft;
 }
 
+/** Puts a text behind what is written. */
+export function append(draft: Signal<Draft>, text: string): void {
+  draft.value = { ...draft.value, text: [draft.value.text, text].filter(Boolean).join("\n") };
+}
+
 /** Keeps a text in the browser, or null to forget it. A browser that keeps nothing is no reason to stop writing. */
 export function remember(name: string, text: string | null): void {
   try {
