@@ -16,6 +16,12 @@ interface Given {
 export function Dialog({ title, children, onClose, wide = false }: Given) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
+  /** The browser closes it all the same on a second Esc. */
+  const closed = (): void => {
+    if (!dialog.current?.isConnected || dialog.current.open) return;
+    if (onClose) onClose();
+    else dialog.current.showModal();
+  };
   useLayoutEffect(() => {
     const shown = dialog.current;
     const before = document.activeElement;
@@ -27,8 +33,8 @@ export function Dialog({ title, children, onClose, wide = false }: Given) {
     };
   }, []);
   return (
-    <dialog ref={dialog} class={wide ? "dialog wide" : "dialog"} aria-labelledby={id}
-      onCancel={(event) => { event.preventDefault(); onClose?.(); }}
+    <dialog ref={dialog} class={wide ? "dialog wide" : "dialog"} aria-labelledby={id} closedby={onClose ? "closerequest" : "none"}
+      onClose={closed} onCancel={(event) => { event.preventDefault(); onClose?.(); }}
       onMouseDown={(event) => event.target === dialog.current && onClose?.()}>
       <header>
         <h2 id={id}>{title}</h2>
