@@ -131,8 +131,8 @@ function useAim(conversation: Conversation, place: string | undefined, box: RefO
     atEnd.current = false;
     void conversation.show(place).then((found) => {
       const turn = conversation.turnOf(place);
-      if (found && turn !== undefined) requestAnimationFrame(() => box.current?.querySelector(`[id="${CSS.escape(turn)}"]`)?.scrollIntoView({ block: "start" }));
-      else toast(t("turn_not_found"), true);
+      if (!found) toast(t("turn_not_found"), true);
+      else if (turn !== undefined) requestAnimationFrame(() => box.current?.querySelector(`[id="${CSS.escape(turn)}"]`)?.scrollIntoView({ block: "start" }));
     });
   }, [conversation, place, loaded]);
 }

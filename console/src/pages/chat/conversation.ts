@@ -45,6 +45,10 @@ export class Conversation {
   /** What left the history, as far as it was asked for. */
   readonly branches = signal<Schemas["Branch"][]>([]);
   private branchesBefore = 0;
+  /** Counts what was asked for, so that an answer that was overtaken is not drawn. */
+  private asked = 0;
+  private drawn = 0;
+  private moves = 0;
   private reading: Promise<boolean> | null = null;
   private opening: Promise<void> = Promise.resolve();
   private readonly stop = new AbortController();
@@ -86,13 +90,15 @@ export class Conversation {
 
   /** Reads session, newest messages and plans again, and keeps what was loaded before them. Away from the end it reads no messages. */
   async refresh(): Promise<void> {
+    const [asked, branch] = [(this.asked += 1), this.branch.value];
     try {
       const [session, page, plans] = await Promise.all([
         get<Session>(this.path),
         this.newer.value === null ? this.newest() : null,
         get<Listed<Plan>>(`${this.path}/plans`, { limit: 50 }),
       ]);
-      if (this.stop.signal.aborted) return;
+      if (this.stop.signal.aborted || branch !== this.branch.value || asked < this.drawn) return;
+      this.drawn = asked;
       batch(() => {
         this.session.value = session;
         this.plans.value = new Map(plans.items.map((plan) => [plan.id, plan]));
@@ -162,11 +168,13 @@ export class Conversation {
     return grown === "older" ? all.slice(0, at + 1) : all.slice(at);
   }
 
-  /** Shows the page around a message or a turn, unless it is shown; false if it is not in the history. */
+  /** Shows the page around a message or a turn, unless it is shown or another was asked for meanwhile; false if it is not in the history. */
   async show(around: string): Promise<boolean> {
     if (this.turnOf(around) !== undefined) return true;
+    const [moved, branch] = [(this.moves += 1), this.branch.value];
     try {
       const page = await this.page({ around });
+      if (moved !== this.moves || branch !== this.branch.value) return true;
       batch(() => {
         [this.older.value, this.newer.value] = [page.next_cursor, page.previous_cursor];
         this.messages.value = page.items;
@@ -191,6 +199,7 @@ export class Conversation {
   }
 
   private clear(): void {
+    this.moves += 1;
     batch(() => {
       this.messages.value = [];
       this.older.value = this.newer.value = null;
