@@ -1,5 +1,5 @@
 import type { ComponentChildren, JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { t } from "../i18n";
 import { copy } from "../text";
 import { Icon, type IconName } from "./icons";
@@ -21,6 +21,24 @@ export function Button({ kind = "plain", icon, label, children, class: more, ...
       {children}
     </button>
   );
+}
+
+/** Does one thing at a time: what is asked for meanwhile is not done. */
+export function useBusy(): [busy: boolean, once: (act: () => Promise<unknown>) => Promise<void>] {
+  const [busy, setBusy] = useState(false);
+  const doing = useRef(false); // a second click can come before it is drawn
+  const once = async (act: () => Promise<unknown>): Promise<void> => {
+    if (doing.current) return;
+    doing.current = true;
+    setBusy(true);
+    try {
+      await act();
+    } finally {
+      doing.current = false;
+      setBusy(false);
+    }
+  };
+  return [busy, once];
 }
 
 export function CopyButton({ text, label = t("copy") }: { text: string | (() => string); label?: string }) {

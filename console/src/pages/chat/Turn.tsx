@@ -3,7 +3,7 @@ import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import type { Schemas } from "../../api";
 import { post, Problem } from "../../api";
-import { Button, CopyButton } from "../../components/Button";
+import { Button, CopyButton, useBusy } from "../../components/Button";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/Markdown";
 import { DRAWN, Picture } from "../../components/Picture";
@@ -236,6 +236,7 @@ export function Acknowledged({ report }: { report: Schemas["AcknowledgementRepor
 
 function Actions({ message, turn, conversation, free }: { message: Message; turn: Shown; conversation: Conversation; free: boolean }) {
   const [details, setDetails] = useState(false);
+  const [forking, once] = useBusy();
   const fork = (): Promise<boolean> =>
     attempt(async () => {
       const made = await post<Session>(`${conversation.path}/fork`, { message_id: message.id });
@@ -245,7 +246,7 @@ function Actions({ message, turn, conversation, free }: { message: Message; turn
     <div class="tools under">
       <CopyButton text={typeof message.content === "string" ? message.content : ""} />
       {free && turn.isLast && <Button kind="quiet" class="small" icon="redo" label={t("regenerate")} onClick={() => void conversation.regenerate(message.id)} />}
-      {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} onClick={() => void fork()} />}
+      {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} disabled={forking} onClick={() => void once(fork)} />}
       <Rating message={message} conversation={conversation} />
       <Button kind="quiet" class="small" icon="info" label={t("turn_details")} onClick={() => setDetails(true)} />
       <span class="muted when">{time(message.created_at)}</span>

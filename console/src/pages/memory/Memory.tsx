@@ -2,7 +2,7 @@
 import "./memory.css";
 import { useEffect, useState } from "preact/hooks";
 import { call, get, giveKey, type Listed, patch, post, remove, type Schemas } from "../../api";
-import { Button } from "../../components/Button";
+import { Button, useBusy } from "../../components/Button";
 import { Ask, Dialog } from "../../components/Dialog";
 import { Icon } from "../../components/icons";
 import { type Entry, Menu } from "../../components/Menu";
@@ -145,8 +145,8 @@ function FactRow({ fact, onEdit, onForget }: { fact: Fact; onEdit: () => void; o
 function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () => void; onDone: () => void }) {
   const [content, setContent] = useState(fact?.content ?? "");
   const [kind, setKind] = useState<Kind>(fact?.kind ?? "fact");
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const [busy, once] = useBusy();
+  const save = async (): Promise<void> => {
     const body = { content: content.trim(), kind };
     const saved = await attempt(() => (fact === null ? post("/memories", body) : patch(`/memories/${fact.id}`, body)));
     if (!saved) return;
@@ -156,7 +156,7 @@ function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () =>
   const title = t(fact === null ? "add_fact" : "edit");
   return (
     <Dialog title={title} onClose={onClose}>
-      <form onSubmit={(event) => void submit(event)}>
+      <form onSubmit={(event) => { event.preventDefault(); void once(save); }}>
         <textarea class="field" rows={4} maxLength={LONGEST} value={content} aria-label={t("fact")} dir="auto" autoFocus
           onInput={(event) => setContent(event.currentTarget.value)} />
         <select class="field" value={kind} aria-label={t("kind")} onChange={(event) => setKind(event.currentTarget.value as Kind)}>
@@ -164,7 +164,7 @@ function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () =>
         </select>
         <footer>
           <Button onClick={onClose}>{t("cancel")}</Button>
-          <Button kind="primary" type="submit" disabled={!content.trim()}>{t("save")}</Button>
+          <Button kind="primary" type="submit" disabled={busy || !content.trim()}>{t("save")}</Button>
         </footer>
       </form>
     </Dialog>
