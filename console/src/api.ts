@@ -168,10 +168,10 @@ export const patch = <T>(path: string, body: unknown): Promise<T> => call<T>("PA
 export const remove = (path: string, query: Query = {}): Promise<null> => call<null>("DELETE", path, { query });
 
 /** All items of a list, a page at a time, until `atMost`. */
-export async function* pages<T>(path: string, query: Query = {}, atMost = Infinity): AsyncGenerator<T[]> {
+export async function* pages<T>(path: string, query: Query = {}, atMost = Infinity, signal?: AbortSignal): AsyncGenerator<T[]> {
   let cursor: string | null = null;
   for (let count = 0; count < atMost; ) {
-    const page: Listed<T> = await get<Listed<T>>(path, { ...query, cursor });
+    const page: Listed<T> = await get<Listed<T>>(path, { ...query, cursor }, signal);
     yield page.items;
     count += page.items.length;
     cursor = page.next_cursor;

@@ -21,10 +21,7 @@ const dated = (at: number): string => new Date(at).toISOString().slice(0, 10);
 
 async function all(query: Record<string, string | boolean | null>, signal?: AbortSignal): Promise<Total[]> {
   const found: Total[] = [];
-  for await (const page of pages<Total>("/usage", { ...query, limit: 200 }, MOST)) {
-    if (signal?.aborted) break;
-    found.push(...page);
-  }
+  for await (const page of pages<Total>("/usage", { ...query, limit: 200 }, MOST, signal)) found.push(...page);
   return found;
 }
 
