@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon, type IconName } from "./components/icons";
 import { t } from "./i18n";
+import { isComposing } from "./typing";
 
 export interface Command {
   label: string;
@@ -70,9 +71,10 @@ function OpenPalette() {
     command?.act();
   };
   const onKey = (event: KeyboardEvent): void => {
+    if (isComposing(event)) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step !== undefined && found.length > 0) setAt((at + step + found.length) % found.length);
-    else if (event.key === "Enter" && !event.isComposing) run(found[at]);
+    else if (event.key === "Enter") run(found[at]);
     else return;
     event.preventDefault();
   };

@@ -14,6 +14,7 @@ import { useLoad } from "../../load";
 import { matches, useCommands } from "../../palette";
 import type { Route } from "../../router";
 import { copy, visible } from "../../text";
+import { isComposing } from "../../typing";
 import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
 import { Conversation, type Session } from "./conversation";
@@ -87,12 +88,15 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
 function useStopKey(conversation: Conversation): void {
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
-      if (event.key === "Escape" && !event.defaultPrevented && document.querySelector("dialog[open], .menu, .editing") === null && conversation.live.value !== null) void conversation.cancel();
+      const isTaken = event.defaultPrevented || isComposing(event) || clearsSearch(event) || document.querySelector("dialog[open], .menu, .editing") !== null;
+      if (event.key === "Escape" && !isTaken && conversation.live.value !== null) void conversation.cancel();
     };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   }, [conversation]);
 }
+
+const clearsSearch = ({ target }: Event): boolean => target instanceof HTMLInputElement && target.type === "search" && target.value !== "";
 
 function slashCommands(conversation: Conversation, agents: Agent[], ask: (asked: Asked) => void): SlashCommand[] {
   const { id } = conversation;

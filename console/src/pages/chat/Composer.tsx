@@ -9,6 +9,7 @@ import { isPassing } from "../../events";
 import { t } from "../../i18n";
 import { problemOf } from "../../load";
 import type { Command } from "../../palette";
+import { isComposing } from "../../typing";
 import { type Draft, draftOf, EMPTY } from "./drafts";
 import { type Attached, dropBytes, keepBytes, upload } from "./files";
 import { FileChip } from "./Turn";
@@ -79,7 +80,7 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
     command?.act();
   };
   const onKey = (event: KeyboardEvent): void => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (offered.length > 0 && step !== undefined) setAt((at + step + offered.length) % offered.length);
     else if (offered.length > 0 && (event.key === "Enter" || event.key === "Tab")) run(offered[at]);

@@ -13,6 +13,7 @@ import type { Source } from "../../markdown";
 import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
+import { isComposing } from "../../typing";
 import { withoutCalls } from "./question";
 import type { Conversation, Session } from "./conversation";
 import type { Live, Message, Plan } from "./live";
@@ -178,8 +179,9 @@ export const FileChip = ({ name, size, onDrop, busy = false, problem = null }: C
 function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: string) => void; onCancel: () => void }) {
   const [typed, setTyped] = useState(text);
   const onKey = (event: KeyboardEvent): void => {
+    if (isComposing(event)) return;
     if (event.key === "Escape") onCancel();
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && typed.trim()) {
+    if (event.key === "Enter" && !event.shiftKey && typed.trim()) {
       event.preventDefault();
       onDone(typed);
     }
