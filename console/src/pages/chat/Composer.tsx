@@ -151,7 +151,7 @@ function useUploads(draft: Signal<Draft>, session: string | null): void {
       };
       upload(file, session).then((stored) => change({ stored }), (error: unknown) => isPassing(problemOf(error)) || change({ problem: explained(error) }));
     }
-  }, [session, waiting.map(({ key }) => key).join(), returns.value]);
+  }, [draft, session, waiting.map(({ key }) => key).join(), returns.value]);
 }
 
 /** Takes files that are dropped anywhere on the page. Returns whether some are held over it. */
