@@ -28,6 +28,11 @@ export function toast(text: string, bad = false, passing = false): void {
   if (!bad) setTimeout(() => drop(id), LASTS_MS);
 }
 
+const AFTER = "segue.said";
+
+/** Says it when the page is there again. */
+export const toastAfterReload = (text: string): void => sessionStorage.setItem(AFTER, text);
+
 const drop = (id: number): void => {
   said.value = said.peek().filter((each) => each.id !== id);
 };
@@ -46,6 +51,10 @@ effect(() => {
 effect(() => {
   if (returns.value > 0) settle(({ passing }) => passing);
 });
+
+const kept = sessionStorage.getItem(AFTER);
+if (kept !== null) toast(kept);
+sessionStorage.removeItem(AFTER);
 
 /** Does it, and says what went wrong, but for what the banner says for as long as it is so. Returns whether it was done. */
 export async function attempt(act: () => Promise<unknown>): Promise<boolean> {

@@ -65,13 +65,13 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
     if (added.length > 0) change({ files: [...draft.value.files, ...added] });
   };
   const drop = (file: Attached): void => {
-    dropBytes([file]);
+    void dropBytes([file]);
     change({ files: draft.value.files.filter(({ key }) => key !== file.key) });
   };
   const isOver = useDrop(add);
   const send = (): void => {
     if (!text.trim()) return;
-    dropBytes(files.filter(({ problem }) => problem !== null));
+    void dropBytes(files.filter(({ problem }) => problem !== null));
     onSend({ text, files: files.filter(({ problem }) => problem === null), search: search && webSearch, whileBusy: busy ? whileBusy : "enqueue" });
     draft.value = { ...EMPTY, search };
   };

@@ -40,6 +40,18 @@ export function append(draft: Signal<Draft>, text: string): void {
   draft.value = { ...draft.value, text: joined(draft.value.text, text) };
 }
 
+/** Forgets what a user was writing in a chat, or in all chats, and returns the files that were with it. */
+export function forgetDrafts(by: string | null, chat?: string): Attached[] {
+  const isTheirs = (name: string): boolean => name === nameOf(by, chat ?? name.slice(name.lastIndexOf(".") + 1));
+  return Object.keys(localStorage).filter(isTheirs).flatMap((name) => {
+    const { files = [] } = (parsed(localStorage.getItem(name) ?? "") ?? {}) as Partial<Draft>;
+    const shown = drafts.get(name);
+    if (shown !== undefined) shown.value = EMPTY;
+    remember(name, null);
+    return files;
+  });
+}
+
 /** Keeps a text in the browser, or null to forget it. A browser that keeps nothing is no reason to stop writing. */
 export function remember(name: string, text: string | null): void {
   try {

@@ -5,6 +5,7 @@ import { attempt } from "../../components/Toast";
 import { type FeedEvent, onFeed } from "../../events";
 import { go, href } from "../../router";
 import type { Session } from "./conversation";
+import { forgetKept } from "./outbox";
 
 export type Found = Session & { snippet?: string; message_id?: string | null };
 const PAGE = 50;
@@ -79,6 +80,7 @@ export async function erase(id: string): Promise<void> {
   if (!(await attempt(() => remove(`/sessions/${id}`)))) return;
   sessions.value = sessions.value.filter((session) => session.id !== id);
   if (location.hash.includes(id)) go(href());
+  await forgetKept(id);
   await readSessions();
 }
 

@@ -7,7 +7,7 @@ import { Ask, Dialog } from "../../components/Dialog";
 import { Icon } from "../../components/icons";
 import { type Entry, Menu } from "../../components/Menu";
 import { Badge, EmptyState, Failure, Spinner } from "../../components/parts";
-import { attempt, toast } from "../../components/Toast";
+import { attempt, toastAfterReload } from "../../components/Toast";
 import { download } from "../../download";
 import { onFeed } from "../../events";
 import { Frame } from "../../Frame";
@@ -17,6 +17,7 @@ import { me } from "../../me";
 import type { Command } from "../../palette";
 import { go, href, type Route } from "../../router";
 import { visible } from "../../text";
+import { forgetKept } from "../chat/outbox";
 import { Logins } from "./Logins";
 import { Mandates } from "./Mandates";
 
@@ -175,24 +176,25 @@ function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () =>
 function Erase({ onClose }: { onClose: () => void }) {
   const [typed, setTyped] = useState("");
   const user = me.value?.user ?? "";
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const [busy, once] = useBusy();
+  const erase = async (): Promise<void> => {
     if (!(await attempt(() => call("DELETE", "/me", { query: { confirm: typed } })))) return;
-    onClose();
+    await forgetKept();
     giveKey(null);
-    toast(t("erased"));
+    toastAfterReload(t("erased"));
     location.hash = href();
+    location.reload();
   };
   return (
     <Dialog title={t("erase_me")} onClose={onClose}>
-      <form onSubmit={(event) => void submit(event)}>
+      <form onSubmit={(event) => { event.preventDefault(); void once(erase); }}>
         <p>{t("erase_me_text")}</p>
         <p>{t("type_to_confirm", { user })}</p>
         <input class="field" value={typed} aria-label={t("type_to_confirm", { user })} autoComplete="off" dir="auto" autoFocus
           onInput={(event) => setTyped(event.currentTarget.value)} />
         <footer>
           <Button onClick={onClose}>{t("cancel")}</Button>
-          <Button kind="danger" type="submit" disabled={user === "" || typed !== user}>{t("erase_me")}</Button>
+          <Button kind="danger" type="submit" disabled={busy || user === "" || typed !== user}>{t("erase_me")}</Button>
         </footer>
       </form>
     </Dialog>
