@@ -1,6 +1,7 @@
 /** Ctrl-K: whatever can be done, by typing some of its name. Pages add commands of their own while they are shown. */
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { isBeside } from "./components/Dialog";
 import { Icon, type IconName } from "./components/icons";
 import { t } from "./i18n";
 import { isComposing } from "./typing";
@@ -80,7 +81,7 @@ function OpenPalette() {
   };
   return (
     <dialog ref={dialog} class="palette" aria-label={t("palette")} onCancel={(event) => { event.preventDefault(); close(); }}
-      onMouseDown={(event) => event.target === dialog.current && close()}>
+      onMouseDown={(event) => isBeside(event, dialog.current) && close()}>
       <div class="ask">
         <Icon name="search" />
         <input value={typed} placeholder={t("palette_hint")} aria-label={t("palette")} role="combobox" aria-expanded="true" aria-controls="palette-list"
