@@ -4,6 +4,7 @@
  */
 import { signal } from "@preact/signals";
 import type { components } from "./api-types";
+import { parseJson } from "./json";
 
 export type Schemas = components["schemas"];
 export type Query = Record<string, string | number | boolean | null | undefined>;
@@ -156,7 +157,7 @@ export const back = (): Promise<void> =>
 
 export async function call<T>(method: string, path: string, request: Request = {}): Promise<T> {
   const answer = await send(method, path, request);
-  return (answer.status === 204 ? null : await answer.json()) as T;
+  return (answer.status === 204 ? null : parseJson(await answer.text())) as T;
 }
 
 export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> =>

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from segue import tool
 from segue.config import Settings
 from tests.support.browsing import DOT, PHONE, Browsing, Window, console
 from tests.support.identity import new_key
@@ -78,6 +79,35 @@ async def test_what_was_typed_for_a_decision_stays_when_the_service_refuses_it(
         await window.press("Approve with these")
         await window.sees("itm-2 is gone.")
     assert shelf.effects == ["delete itm-2"]
+
+
+async def test_a_number_that_no_double_holds_is_shown_and_approved_to_the_digit(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    account, other = 2**53 + 1, 2**63 - 1
+    paid: list[int] = []
+
+    @tool(effect="destructive")
+    async def pay(account: int) -> str:
+        """Pays an account."""
+        paid.append(account)
+        return "paid"
+
+    provider.will(calls(("pay", {"account": account})), calls(("pay", {"account": account})), says("Paid twice."))
+    async with running(settings, tools=[pay]) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"))
+        await window.say(f"Pay account {account}")
+        await question(window).get_by_text(str(account), exact=True).wait_for()
+        await question(window).get_by_role("button", name="Change arguments").click()
+        box = question(window).get_by_role("textbox", name="account")
+        assert await box.input_value() == str(account)
+        await box.fill(str(other))
+        await window.press("Approve with these")
+        await question(window).get_by_text(str(account), exact=True).wait_for()
+        await question(window).get_by_role("button", name="Approve").click()
+        await window.sees("Paid twice.")
+        await browsing.close()
+    assert paid == [other, account]
 
 
 async def test_a_call_is_rejected_and_changed_in_words(
