@@ -3,6 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import { t } from "../i18n";
 import { copy } from "../text";
 import { Icon, type IconName } from "./icons";
+import { toast } from "./Toast";
 
 type Given = Omit<JSX.IntrinsicElements["button"], "icon" | "label" | "children">;
 interface Looks extends Given {
@@ -44,7 +45,9 @@ export function useBusy(): [busy: boolean, once: (act: () => Promise<unknown>) =
 export function CopyButton({ text, label = t("copy") }: { text: string | (() => string); label?: string }) {
   const [done, setDone] = useState(false);
   const click = async (): Promise<void> => {
-    setDone(await copy(typeof text === "string" ? text : text()));
+    const did = await copy(typeof text === "string" ? text : text());
+    if (!did) toast(t("copy_failed"), true);
+    setDone(did);
     setTimeout(() => setDone(false), 1500);
   };
   return <Button kind="quiet" class="small" icon={done ? "check" : "copy"} label={done ? t("copied") : label} onClick={click} />;

@@ -13,6 +13,7 @@ export const ar: Texts = {
   comment: "تعليق",
   copied: "نُسخ",
   copy: "نسخ",
+  copy_failed: "لم ينسخه هذا المتصفح. حدّد النص وانسخه بنفسك.",
   delete: "حذف",
   done_there: "انتهيت هناك",
   forget_key: "نسيان المفتاح",

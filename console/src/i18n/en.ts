@@ -13,6 +13,7 @@ export const en = {
   comment: "Comment",
   copied: "Copied",
   copy: "Copy",
+  copy_failed: "This browser did not copy it. Select the text and copy it yourself.",
   delete: "Delete",
   done_there: "I am done there",
   forget_key: "Forget the key",

@@ -13,6 +13,7 @@ export const it: Texts = {
   comment: "Commento",
   copied: "Copiato",
   copy: "Copia",
+  copy_failed: "Questo browser non l’ha copiato. Seleziona il testo e copialo a mano.",
   delete: "Elimina",
   done_there: "Ho finito lì",
   forget_key: "Dimentica la chiave",

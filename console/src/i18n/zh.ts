@@ -13,6 +13,7 @@ export const zh: Texts = {
   comment: "评论",
   copied: "已复制",
   copy: "复制",
+  copy_failed: "此浏览器未能复制。请选中文字后自行复制。",
   delete: "删除",
   done_there: "我已在那里完成",
   forget_key: "忘记密钥",

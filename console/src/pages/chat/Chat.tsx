@@ -131,7 +131,8 @@ function SessionActions({ conversation, session, agents, onAsk }: ActionsGiven) 
     await conversation.refresh();
   };
   const share = async (): Promise<void> => {
-    if (await copy(location.href)) toast(t("link_copied"));
+    const did = await copy(location.href);
+    toast(t(did ? "link_copied" : "copy_failed"), !did);
   };
   const entries: Entry[] = [
     { label: t(session.pinned ? "unpin" : "pin"), icon: "pin", act: () => void toggle({ pinned: !session.pinned }) },

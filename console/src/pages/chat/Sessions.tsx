@@ -1,4 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
+import { returns } from "../../api";
 import { Button } from "../../components/Button";
 import { Ask } from "../../components/Dialog";
 import { Icon } from "../../components/icons";
@@ -16,7 +17,7 @@ export function Sessions({ current }: { current: string | undefined }) {
   useEffect(() => {
     const timer = setTimeout(() => void readSessions(), searched.value ? 200 : 0);
     return () => clearTimeout(timer);
-  }, [searched.value, archived.value]);
+  }, [searched.value, archived.value, returns.value]);
   const entries = (session: Found): Entry[] => [
     { label: t(session.pinned ? "unpin" : "pin"), icon: "pin", act: () => void change(session.id, { pinned: !session.pinned }) },
     { label: t("rename"), icon: "edit", act: () => setAsked({ kind: "rename", session }) },

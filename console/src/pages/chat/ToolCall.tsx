@@ -133,7 +133,8 @@ function partsIn(value: unknown): BinaryPart[] {
 }
 
 function Part({ session, id, number: part, type, size }: BinaryPart & { session: string; id: string }) {
-  const address = useBlob(`/sessions/${session}/tool-results/${id}`, { part });
+  const { address, problem } = useBlob(`/sessions/${session}/tool-results/${id}`, { part });
+  if (problem !== null) return <Failure problem={problem} />;
   if (address === null) return <Spinner />;
   const name = partName({ number: part, type, size });
   return (

@@ -15,7 +15,8 @@ export function TurnDetails({ conversation, id, onClose }: { conversation: Conve
   const { value: turn, problem, reload } = useLoad(() => get<Turn>(`${conversation.path}/turns/${id}`), [id]);
   const share = async (): Promise<void> => {
     const address = new URL(href("sessions", conversation.id, "turns", id), location.href).href;
-    if (await copy(address)) toast(t("link_copied"));
+    const did = await copy(address);
+    toast(t(did ? "link_copied" : "copy_failed"), !did);
   };
   return (
     <Dialog title={t("turn_details")} onClose={onClose} wide>
