@@ -4,7 +4,7 @@ import { Button } from "../../components/Button";
 import { attempt } from "../../components/Toast";
 import { csv, save } from "../../download";
 import { compact, day, money, number, share, t } from "../../i18n";
-import { useLoad } from "../../load";
+import { type Loaded, useLoad } from "../../load";
 import { go } from "../../router";
 import { Chart } from "./Chart";
 import { Bar, Choice, type Column, dollars, Filters, Foreign, Rows, Shown, to } from "./parts";
@@ -38,14 +38,21 @@ function rangeIn(query: URLSearchParams): { from: string; until: string } {
   return { from: isRange(from, last) ? from : dated(Date.parse(last) - 29 * DAY_MS), until: last };
 }
 
+/** What was read for another question is not shown as the answer to this one. */
+function useTotals(asked: Record<string, string | boolean | null>): Loaded<Total[]> {
+  const of = JSON.stringify(asked);
+  const read = useLoad(async (signal) => ({ of, found: await all(asked, signal) }), [of]);
+  return { ...read, value: read.value?.of === of ? read.value.found : null };
+}
+
 /** What a range of days took, of all users or of one: a bar for each day, and a sum for each of a kind. */
 export function Usage({ query }: OpsView) {
   const group = GROUPS.find((each) => each === query.get("group")) ?? "user";
   const user = query.get("user");
   const { from, until } = rangeIn(query);
   const asked = { from, to: until, ...(user === null ? { everyone: true } : { user }) };
-  const days = useLoad((signal) => all({ ...asked, group: "day" }, signal), [from, until, user]);
-  const totals = useLoad((signal) => all({ ...asked, group }, signal), [from, until, user, group]);
+  const days = useTotals({ ...asked, group: "day" });
+  const totals = useTotals({ ...asked, group });
   const set = (changes: Record<string, string | null>): void => go(to("ops/usage", { ...Object.fromEntries(query), ...changes }), { replace: true });
   const saved = (): Promise<boolean> => attempt(async () => save(csv(COLUMNS, await all({ ...asked, group })), "text/csv", `usage-${group}-${from}-${until}.csv`));
   return (
