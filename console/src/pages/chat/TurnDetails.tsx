@@ -5,7 +5,7 @@ import { Button } from "../../components/Button";
 import { Dialog } from "../../components/Dialog";
 import { Failure, Spinner } from "../../components/parts";
 import { toast } from "../../components/Toast";
-import { duration, number, t, time } from "../../i18n";
+import { duration, money, number, t, time } from "../../i18n";
 import { useLoad } from "../../load";
 import { href } from "../../router";
 import { copy, visible } from "../../text";
@@ -39,7 +39,7 @@ function Facts({ turn }: { turn: Turn }) {
   if (usage) {
     rows.push([t("took"), duration(usage.duration_ms ?? 0)]);
     rows.push([t("tokens"), t("tokens_text", { input: usage.input_tokens ?? 0, cached: usage.cached_tokens ?? 0, output: usage.output_tokens ?? 0, calls: usage.llm_calls ?? 0 })]);
-    if (usage.cost != null) rows.push([t("cost"), number(usage.cost, { style: "currency", currency: "USD", maximumFractionDigits: 5 })]);
+    if (usage.cost != null) rows.push([t("cost"), money(usage.cost)]);
   }
   if (answer != null) {
     const { memory_used: memory, web_search: web, acknowledgement: read } = answer;

@@ -127,6 +127,7 @@ export interface Draft {
   cron: string;
   rrule: string;
   zone: string;
+  /** As the field has it too, but by the clock of `zone`. */
   until: string;
 }
 
@@ -145,7 +146,7 @@ export function draftOf(schedule: Schedule | null): Draft {
     cron: schedule?.cron ?? "0 9 1 * *",
     rrule: schedule?.rrule ?? "FREQ=MONTHLY;BYDAY=1MO;BYHOUR=9;BYMINUTE=0",
     zone: schedule?.time_zone ?? ownZone(),
-    until: schedule?.until == null ? "" : local(schedule.until),
+    until: schedule?.until == null ? "" : clockIn(schedule.time_zone, Date.parse(schedule.until)),
   };
 }
 
@@ -154,10 +155,21 @@ const local = (at: string): string => {
   return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 };
 
+/** What the clock of a zone shows, as a `datetime-local` field has it. Swedish writes dates so. */
+const clockIn = (timeZone: string, at: number): string =>
+  new Intl.DateTimeFormat("sv", { timeZone, dateStyle: "short", timeStyle: "short" }).format(at).replace(" ", "T");
+
+/** When the clock of a zone shows this. Asked twice, as the offset may change between the guess and the moment. */
+function momentIn(timeZone: string, shown: string): string {
+  const wanted = Date.parse(`${shown}Z`);
+  const ahead = (at: number): number => Date.parse(`${clockIn(timeZone, at)}Z`) - at;
+  return new Date(wanted - ahead(wanted - ahead(wanted))).toISOString();
+}
+
 /** The rule as the API takes it. */
 export function ruleOf(draft: Draft): Pick<Schemas["ScheduleChanges"], "at" | "cron" | "rrule" | "time_zone" | "until"> {
   if (draft.kind === "at") return { at: new Date(draft.moment).toISOString(), time_zone: draft.zone, until: null };
-  const rest = { time_zone: draft.zone, until: draft.until === "" ? null : new Date(draft.until).toISOString() };
+  const rest = { time_zone: draft.zone, until: draft.until === "" ? null : momentIn(draft.zone, draft.until) };
   if (draft.kind === "rrule") return { rrule: draft.rrule.trim(), ...rest };
   if (draft.kind === "cron") return { cron: draft.cron.trim(), ...rest };
   const [hour = "", minute = ""] = draft.clock.split(":");
