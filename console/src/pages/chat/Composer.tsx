@@ -48,6 +48,7 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
     if (matchMedia("(hover: hover)").matches) area.current?.focus();
   }, [chat]);
   useEffect(() => setAt(0), [text, chat]);
+  useEffect(() => void document.getElementById(`${id}-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
   useLayoutEffect(() => {
     const box = area.current;
     if (box === null) return;

@@ -213,7 +213,7 @@ function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conv
     <>
       {attempts > 1 && <p class="note"><Icon name="redo" size={15} />{t("taken_over", { n: attempts })}</p>}
       {bad && (
-        <div class="note bad" role="alert">
+        <div class="note bad" role={conversation.ended.has(turn.id) ? "alert" : undefined}>
           <Icon name="alert" size={15} />
           <span dir="auto">{summary.error ? explained(new Problem(summary.error.code, 0, "", summary.error.detail ?? "")) : t("turn_failed")} {summary.error && isOps() && <code>{summary.error.code}</code>}</span>
           {retry}

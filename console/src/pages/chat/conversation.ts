@@ -44,6 +44,8 @@ export class Conversation {
   private readonly edges = { older: new Map<number, string | null>(), newer: new Map<number, string | null>() };
   /** What left the history, as far as it was asked for. */
   readonly branches = signal<Schemas["Branch"][]>([]);
+  /** The turns that ended while this was shown: only their failures are news. */
+  readonly ended = new Set<string>();
   private branchesBefore = 0;
   /** Counts what was asked for, so that an answer that was overtaken is not drawn. */
   private asked = 0;
@@ -352,6 +354,7 @@ export class Conversation {
       refused = problemOf(error);
     }
     if (!accepted) told(refused);
+    if (live.turnId !== null) this.ended.add(live.turnId);
     if (this.stop.signal.aborted) return accepted;
     const isKept = "begin" in from && from.begin.key !== undefined && !accepted;
     if (refused !== null && !isKept) await attempt(() => Promise.reject(refused));
