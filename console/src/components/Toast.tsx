@@ -79,7 +79,7 @@ const SAID: Record<string, Text> = {
   mcp_server_failed: "problem_server", mcp_login_unavailable: "problem_server", tool_result_expired: "problem_result_gone",
   invalid_args: "problem_values", invalid_answer: "problem_values", memory_exists: "problem_known", forbidden: "problem_forbidden",
   unreadable: "problem_unreadable", not_confirmed: "problem_not_confirmed", identity_unavailable: "problem_storage",
-  invalid_request: "problem_values", too_many_unattended: "problem_too_many", trigger_key_missing: "problem_trigger_key",
+  invalid_request: "problem_values", too_many_unattended: "problem_too_many", trigger_key_missing: "problem_trigger_key", file_gone: "file_gone",
 };
 
 /** In words for people; operators are told in the service's own as well. */

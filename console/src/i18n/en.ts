@@ -128,6 +128,7 @@ export const en = {
   from_you: "from you",
   grant_over: "no longer in force: the tool has changed",
   grants: "Approved for this chat",
+  instructions: "Instructions",
   insert: "Insert",
   mandate_agent: "with {agent}",
   mandate_over: "no longer in force",

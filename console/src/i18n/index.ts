@@ -51,6 +51,13 @@ function locale(): string {
 export const number = (value: number, options: Intl.NumberFormatOptions = {}): string =>
   new Intl.NumberFormat(locale(), options).format(value);
 
+/** "3 days", "1 day" */
+export const units = (value: number, unit: "minute" | "hour" | "day" | "week" | "month"): string =>
+  number(value, { style: "unit", unit, unitDisplay: "long" });
+
+/** Who says a message. */
+export const roleOf = (role: string): string => (role === "user" ? t("user") : role === "assistant" ? t("agent") : role === "tool" ? t("ops_tool") : role);
+
 /** "12K" */
 export const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
 

@@ -6,7 +6,7 @@ import { Icon } from "../../components/icons";
 import { EmptyState, Failure, Spinner } from "../../components/parts";
 import { attempt, toast } from "../../components/Toast";
 import { Frame } from "../../Frame";
-import { ago, t, time } from "../../i18n";
+import { ago, roleOf, t, time } from "../../i18n";
 import { me, user } from "../../me";
 import { href } from "../../router";
 import { visible } from "../../text";
@@ -48,7 +48,7 @@ function One({ of }: { of: Waiting }) {
           </section>
         ))}
         {told && <details><summary>{t("inbox_told", { user: visible(asker) })}</summary><p class="said" dir="auto">{visible(told)}</p></details>}
-        {messages?.map(({ role, content, at }) => <p key={at} class="said muted" dir="auto">{role}: {visible(content)}</p>)}
+        {messages?.map(({ role, content, at }) => <p key={at} class="said muted" dir="auto">{roleOf(role)}: {visible(content)}</p>)}
         <small class="muted" title={time(since)}>{ago(since)} · {t("ops_until")}: {time(expires_at)}</small>
         <Decide of={of} />
       </div>

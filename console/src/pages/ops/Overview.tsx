@@ -9,6 +9,7 @@ import { titleOf } from "../../tools";
 import { Chart } from "./Chart";
 import { dollars, Foreign, Rows, Shown, Tile, to } from "./parts";
 import type { OpsView } from "./Ops";
+import { serverState } from "./Servers";
 
 type Found = Schemas["Overview"];
 type Figures = Schemas["Figures"];
@@ -71,7 +72,7 @@ function concerns({ now, figures }: Found, tools: Schemas["FleetToolStates"] | n
   for (const [name, state] of Object.entries(ready ?? {}))
     if (state === "down") add(name, t("ops_is_down"), "#/ops/doctor", "alert", true);
   for (const [name, state] of Object.entries(typeof ready?.["mcp"] === "object" ? ready["mcp"] : {}))
-    if (state !== "ready") add(name, state, "#/ops/mcp", "plug", true);
+    if (state !== "ready") add(name, [serverState(state), visible(state.split(": ").slice(1).join(": "))].filter(Boolean).join(": "), "#/ops/mcp", "plug", true);
   if (now.leases_passed > 0) add("", t("ops_leases_passed", { n: now.leases_passed }), to("ops/turns", { status: "running" }), "alert", true);
   for (const [name, { fleet }] of Object.entries(tools?.tools ?? {}))
     if (fleet.status !== "available") add(titleOf(name), t("ops_tool_is", { status: t(`ops_tool_${fleet.status}`) }), `#/tools/${encodeURIComponent(name)}`, "tool", fleet.status === "failed");

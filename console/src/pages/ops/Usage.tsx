@@ -3,7 +3,7 @@ import { pages, type Schemas } from "../../api";
 import { Button } from "../../components/Button";
 import { attempt } from "../../components/Toast";
 import { csv, save } from "../../download";
-import { compact, day, money, number, share, t } from "../../i18n";
+import { compact, day, money, number, share, t, units } from "../../i18n";
 import { type Loaded, useLoad } from "../../load";
 import { go } from "../../router";
 import { Chart } from "./Chart";
@@ -70,7 +70,7 @@ export function Usage({ query }: OpsView) {
 
 function Days({ from, until, onChange }: { from: string; until: string; onChange: (changes: Record<string, string | null>) => void }) {
   const length = lengthOf(from, until);
-  const among = Object.fromEntries([...new Set([...RANGES, length])].sort((one, other) => one - other).map((n) => [String(n), t("ops_days", { n })]));
+  const among = Object.fromEntries([...new Set([...RANGES, length])].sort((one, other) => one - other).map((n) => [String(n), units(n, "day")]));
   return (
     <>
       <Choice label={t("ops_range")} value={String(length)} among={among} onChange={(n) => onChange({ from: dated(Date.now() - (Number(n) - 1) * DAY_MS), to: null })} />

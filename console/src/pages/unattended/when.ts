@@ -1,6 +1,6 @@
 /** When a schedule is due: in words of the page's language, and as the form asks for it. Cron and RRULE are the service's. */
 import type { Schemas } from "../../api";
-import { listed, number, t, time, weekday } from "../../i18n";
+import { listed, t, time, units, weekday } from "../../i18n";
 
 type Schedule = Schemas["Schedule"];
 type Rule = Pick<Schedule, "at" | "cron" | "rrule" | "time_zone" | "next_at">;
@@ -34,14 +34,13 @@ export function inWords(rule: Rule): string | null {
 function worded({ every, period, days, monthDay }: Recurrence): string {
   if (every === 1 && days?.join() === WORKDAYS) return t("when_workdays");
   if (every === 1 && days !== undefined) return t("when_weekly", { days: named(days) });
-  const often = every === 1 ? t(`when_${period as Exclude<Period, "minute">}`) : t("when_every", { n: unit(every, period) });
+  const often = every === 1 ? t(`when_${period as Exclude<Period, "minute">}`) : t("when_every", { n: units(every, period) });
   if (days !== undefined) return `${often} ${t("when_on", { days: named(days) })}`;
   if (monthDay !== undefined) return `${often} ${monthDay === "L" ? t("when_last_day") : t("when_on_day", { n: Number(monthDay) })}`;
   return often;
 }
 
 const named = (days: number[]): string => listed(days.map((each) => weekday(each)));
-const unit = (value: number, name: Period): string => number(value, { style: "unit", unit: name, unitDisplay: "long" });
 
 const recurrence = (rule: Rule): Recurrence | null =>
   rule.cron !== null ? ofCron(rule.cron) : rule.rrule !== null ? ofRrule(rule.rrule, rule) : null;
