@@ -24,17 +24,31 @@ export function Frame({ title, side, actions, children }: Given) {
   useEffect(() => {
     drawer.value = false;
   }, [at]);
+  const list = useRef<HTMLElement>(null);
+  const opener = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    if (drawer.value) list.current?.querySelector<HTMLElement>("button, a, input")?.focus();
+  }, [drawer.value]);
+  const onKey = (event: KeyboardEvent): void => {
+    if (event.key !== "Escape" || !drawer.value) return;
+    drawer.value = false;
+    opener.current?.querySelector("button")?.focus();
+  };
+  /** A link to what is shown already leads nowhere else, and closes it all the same. */
+  const onClick = ({ target }: Event): void => {
+    if (target instanceof Element && target.closest("a") !== null) drawer.value = false;
+  };
   return (
     <>
       {side !== undefined && (
-        <aside class={drawer.value ? "side open" : "side"} onKeyDown={(event) => event.key === "Escape" && (drawer.value = false)}>
+        <aside ref={list} class={drawer.value ? "side open" : "side"} onKeyDown={onKey} onClick={onClick}>
           {side}
         </aside>
       )}
       {drawer.value && <div class="scrim" onClick={() => (drawer.value = false)} />}
       <main class="main" id="main" tabIndex={-1}>
         <header class="bar">
-          {side !== undefined && <Button kind="quiet" class="for-drawer" icon="menu" label={t("open_list")} onClick={() => (drawer.value = true)} />}
+          {side !== undefined && <span ref={opener}><Button kind="quiet" class="for-drawer" icon="menu" label={t("open_list")} aria-expanded={drawer.value} onClick={() => (drawer.value = true)} /></span>}
           <h1 ref={head}><bdi>{title}</bdi></h1>
           <div class="actions">{actions}</div>
         </header>

@@ -4,6 +4,7 @@
  */
 import { signal } from "@preact/signals";
 import type { components } from "./api-types";
+import { parseJson } from "./json";
 
 export type Schemas = components["schemas"];
 export type Query = Record<string, string | number | boolean | null | undefined>;
@@ -156,7 +157,7 @@ export const back = (): Promise<void> =>
 
 export async function call<T>(method: string, path: string, request: Request = {}): Promise<T> {
   const answer = await send(method, path, request);
-  return (answer.status === 204 ? null : await answer.json()) as T;
+  return (answer.status === 204 ? null : parseJson(await answer.text())) as T;
 }
 
 export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> =>
@@ -168,10 +169,10 @@ export const patch = <T>(path: string, body: unknown): Promise<T> => call<T>("PA
 export const remove = (path: string, query: Query = {}): Promise<null> => call<null>("DELETE", path, { query });
 
 /** All items of a list, a page at a time, until `atMost`. */
-export async function* pages<T>(path: string, query: Query = {}, atMost = Infinity): AsyncGenerator<T[]> {
+export async function* pages<T>(path: string, query: Query = {}, atMost = Infinity, signal?: AbortSignal): AsyncGenerator<T[]> {
   let cursor: string | null = null;
   for (let count = 0; count < atMost; ) {
-    const page: Listed<T> = await get<Listed<T>>(path, { ...query, cursor });
+    const page: Listed<T> = await get<Listed<T>>(path, { ...query, cursor }, signal);
     yield page.items;
     count += page.items.length;
     cursor = page.next_cursor;

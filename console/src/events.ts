@@ -18,7 +18,7 @@ type Headers = Record<string, string>;
 const SILENCE_MS = 35_000;
 
 const isLast = (event: TurnEvent): boolean => event.type === "RUN_FINISHED" || event.type === "RUN_ERROR";
-const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+export const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 export async function* frames<T>(
   method: string,

@@ -13,20 +13,25 @@ export function useLoad<T>(read: (signal: AbortSignal) => Promise<T>, on: unknow
   const [asked, setAsked] = useState(0);
   const latest = useRef(read);
   latest.current = read;
+  const isReading = useRef(false);
   const reload = useCallback(() => setAsked((count) => count + 1), []);
   useEffect(() => {
     const stop = new AbortController();
+    const show = (next: (before: typeof state) => typeof state): void => {
+      if (stop.signal.aborted) return;
+      isReading.current = false;
+      setState(next);
+    };
+    isReading.current = true;
     latest.current(stop.signal).then(
-      (value) => stop.signal.aborted || setState({ value, problem: null }),
-      (problem: unknown) => {
-        if (!stop.signal.aborted) setState((before) => ({ ...before, problem: problemOf(problem) }));
-      },
+      (value) => show(() => ({ value, problem: null })),
+      (problem: unknown) => show((before) => ({ ...before, problem: problemOf(problem) })),
     );
     return () => stop.abort();
   }, [...on, asked, returns.value]);
   useEffect(() => {
     if (everyMs === undefined) return undefined;
-    const timer = setInterval(() => document.hidden || reload(), everyMs);
+    const timer = setInterval(() => document.hidden || isReading.current || reload(), everyMs); // a reading that is slow is let end
     return () => clearInterval(timer);
   }, [everyMs, reload]);
   return { ...state, reload };

@@ -1,6 +1,7 @@
 /** Who calls: read once, and again when another key is given. */
 import { computed, effect, signal } from "@preact/signals";
 import { get, key, returns, type Schemas } from "./api";
+import { pause } from "./events";
 
 export type Me = Schemas["Me"];
 export const me = signal<Me | null>(null);
@@ -15,6 +16,21 @@ export function readMe(): void {
   });
   effect(() => {
     void [key.value, returns.value];
-    get<Me>("/me").then((found) => (me.value = found), () => {});
+    const stop = new AbortController();
+    void readUntilKnown(stop.signal);
+    return () => stop.abort();
   });
+}
+
+/** Asks again after a refusal, as a 503 or 429 passes: before it is known who calls, no message is sent. */
+async function readUntilKnown(signal: AbortSignal): Promise<void> {
+  for (let failures = 0; !signal.aborted; failures += 1) {
+    const found = await get<Me>("/me", {}, signal).catch(() => null);
+    if (signal.aborted) return;
+    if (found !== null) {
+      me.value = found;
+      return;
+    }
+    await pause(Math.min(1000 * 2 ** failures, 15_000));
+  }
 }

@@ -1,8 +1,10 @@
 /** Ctrl-K: whatever can be done, by typing some of its name. Pages add commands of their own while they are shown. */
 import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { isBeside } from "./components/Dialog";
 import { Icon, type IconName } from "./components/icons";
 import { t } from "./i18n";
+import { isComposing } from "./typing";
 
 export interface Command {
   label: string;
@@ -70,15 +72,16 @@ function OpenPalette() {
     command?.act();
   };
   const onKey = (event: KeyboardEvent): void => {
+    if (isComposing(event)) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step !== undefined && found.length > 0) setAt((at + step + found.length) % found.length);
-    else if (event.key === "Enter" && !event.isComposing) run(found[at]);
+    else if (event.key === "Enter") run(found[at]);
     else return;
     event.preventDefault();
   };
   return (
     <dialog ref={dialog} class="palette" aria-label={t("palette")} onCancel={(event) => { event.preventDefault(); close(); }}
-      onMouseDown={(event) => event.target === dialog.current && close()}>
+      onMouseDown={(event) => isBeside(event, dialog.current) && close()}>
       <div class="ask">
         <Icon name="search" />
         <input value={typed} placeholder={t("palette_hint")} aria-label={t("palette")} role="combobox" aria-expanded="true" aria-controls="palette-list"

@@ -29,6 +29,19 @@ export async function copy(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return false;
+    return copySelected(text);
   }
+}
+
+/** On plain http there is no clipboard to write to, but what is selected can be copied. */
+function copySelected(text: string): boolean {
+  const before = document.activeElement;
+  const box = document.createElement("textarea");
+  box.value = text;
+  (before?.closest("dialog") ?? document.body).append(box);
+  box.select();
+  const done = document.execCommand("copy");
+  box.remove();
+  if (before instanceof HTMLElement) before.focus();
+  return done;
 }

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from segue import tool
 from segue.config import Settings
 from tests.support.browsing import DOT, PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
+from tests.support.results import use_toolbox
 from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
@@ -54,6 +56,58 @@ async def test_a_call_is_approved_with_other_arguments(
         await window.sees("itm-2 is gone.")
         await window.sees("Changed: delete_item")
     assert shelf.effects == ["delete itm-2"]
+
+
+async def test_what_was_typed_for_a_decision_stays_when_the_service_refuses_it(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, says("itm-2 is gone."))
+
+    async def refuse(route: "Route") -> None:
+        await route.fulfill(status=422, body='{"code": "invalid_args", "title": "No", "detail": "Not so."}')
+
+    async with console(browsing, settings) as window:
+        await window.say("Delete item 1")
+        await question(window).get_by_role("button", name="Change arguments").click()
+        box = question(window).get_by_role("textbox", name="item_id")
+        await box.fill("itm-2")
+        await window.page.route("**/plan/decision", refuse)
+        await window.press("Approve with these")
+        await window.page.locator(".toast.bad").get_by_text("These values do not fit.").wait_for()
+        await window.page.unroute_all(behavior="wait")
+        assert await box.input_value() == "itm-2"
+        await window.press("Approve with these")
+        await window.sees("itm-2 is gone.")
+    assert shelf.effects == ["delete itm-2"]
+
+
+async def test_a_number_that_no_double_holds_is_shown_and_approved_to_the_digit(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    account, other = 2**53 + 1, 2**63 - 1
+    paid: list[int] = []
+
+    @tool(effect="destructive")
+    async def pay(account: int) -> str:
+        """Pays an account."""
+        paid.append(account)
+        return "paid"
+
+    provider.will(calls(("pay", {"account": account})), calls(("pay", {"account": account})), says("Paid twice."))
+    async with running(settings, tools=[pay]) as client:
+        window = await browsing.open(str(client.http.base_url).rstrip("/"))
+        await window.say(f"Pay account {account}")
+        await question(window).get_by_text(str(account), exact=True).wait_for()
+        await question(window).get_by_role("button", name="Change arguments").click()
+        box = question(window).get_by_role("textbox", name="account")
+        assert await box.input_value() == str(account)
+        await box.fill(str(other))
+        await window.press("Approve with these")
+        await question(window).get_by_text(str(account), exact=True).wait_for()
+        await question(window).get_by_role("button", name="Approve").click()
+        await window.sees("Paid twice.")
+        await browsing.close()
+    assert paid == [other, account]
 
 
 async def test_a_call_is_rejected_and_changed_in_words(
@@ -267,6 +321,42 @@ async def test_a_prompt_of_a_server_goes_into_the_draft_and_a_call_shows_how_far
         await draft.press("Enter")
         await window.sees("half of it")
         await window.sees("That took too long.")
+
+
+async def test_a_menu_stays_open_while_the_answer_below_it_grows(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate, more = asyncio.Event(), [f"Line {number}.\n\n" for number in range(60)]
+    provider.will(streams("It begins.\n\n", gate, *more, "It ends."))
+    async with console(browsing, settings) as window:
+        await window.say("Tell me")
+        await window.sees("It begins.")
+        await window.press("Settings")
+        gate.set()
+        await window.sees("It ends.")
+        await window.page.wait_for_function("document.querySelector('.history').scrollTop > 0")
+        await window.page.get_by_role("menuitem", name="Keyboard").click()
+        await window.page.get_by_role("dialog", name="Keyboard").wait_for()
+
+
+async def test_a_prompt_of_a_server_stands_behind_what_is_written(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    server = {"command": "python", "args": [str(PROTOCOL_SERVER)], "timeout_s": 3}
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": server}}))
+    async with console(browsing, settings) as window:
+        provider.will(says("Good day."))
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
+        draft = window.page.get_by_role("textbox", name="Write a message")
+        await draft.fill("Be quick.")
+        await window.page.keyboard.press("Control+k")
+        await window.page.get_by_role("combobox", name="Commands").fill("what is wrong")
+        await window.page.get_by_role("option", name=re.compile("Says what is wrong")).click()
+        await window.page.get_by_role("textbox", name="id").fill("eml-1")
+        await window.press("Insert")
+        await window.page.wait_for_function("document.querySelector('.composer textarea').value.includes('eml-1')")
+        assert (await draft.input_value()).startswith("Be quick.\n")
 
 
 async def test_esc_stops_and_what_was_said_is_kept(browsing: Browsing, settings: Settings, provider: Provider) -> None:
@@ -729,6 +819,25 @@ async def test_an_address_leads_to_a_turn_far_up_in_one_request_and_on_from_ther
         await window.page.get_by_role("link", name=re.compile("Question 1234")).click()
         await window.page.wait_for_function(reached, arg=f"turn_{1234:026}")
         await browsing.close()
+
+
+async def test_a_turn_of_more_messages_than_a_page_leaves_no_hole_in_the_chat(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    use_toolbox(settings)
+    steps = [calls(("echo", {"note": f"note {number}"})) for number in range(1, 24)]
+    provider.will(says("Good day."), *steps, says("All is noted."))
+    async with console(browsing, settings) as window:
+        await window.say("Hello")
+        await window.sees("Good day.")
+        await window.button("Answer again").wait_for()
+        await window.say("Note it all")
+        await window.sees("All is noted.")
+        await window.page.locator(".turn.live").wait_for(state="detached")
+        history = window.page.locator(".history")
+        for said in ("Hello", "Good day.", "Note it all"):
+            assert await history.get_by_text(said, exact=True).count() == 1
+        assert await history.locator(".call").count() == len(steps)
 
 
 # The number of the turn in the middle of what is seen; null between two.

@@ -68,5 +68,7 @@ async def test_all_that_is_mine_is_taken_along_and_erased_with_the_key(
         await window.page.get_by_label("Type “ada” to confirm").fill("bob")
         assert await erase.is_disabled()
         await window.page.get_by_label("Type “ada” to confirm").fill("ada")
+        await window.page.evaluate("localStorage.setItem('segue.draft.ada.new', JSON.stringify({text: 'my secret'}))")
         await erase.click()
         await window.sees("This service asks for an API key.")
+        assert "my secret" not in await window.page.evaluate("JSON.stringify({...localStorage})")

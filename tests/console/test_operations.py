@@ -296,6 +296,9 @@ async def test_the_secret_of_a_key_is_shown_once_and_limits_are_set(
     await window.page.get_by_role("textbox", name="User").last.fill("grace")
     await window.press("Make the key")
     secret = await window.page.locator(".secret code").inner_text()
+    for _ in range(3):
+        await window.page.keyboard.press("Escape")
+    assert await window.page.locator(".secret code").is_visible()
     async with speaking(service, secret) as grace:
         assert (await grace.get("/me"))["user"] == "grace"
     await window.press("I have kept it")

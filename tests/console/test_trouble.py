@@ -147,6 +147,27 @@ async def test_a_first_message_that_is_refused_stays_and_is_sent_when_tried_agai
         assert await said_in(window, session["id"]) == ["Hello there"]
 
 
+async def test_a_message_is_sent_although_the_service_first_refused_to_say_who_calls(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Here I am."))
+    refused: list[str] = []
+
+    async def refuse_once(route: "Route") -> None:
+        if refused:
+            return await route.fallback()
+        refused.append(route.request.url)
+        await route.fulfill(status=503, body='{"code": "storage_slow", "title": "Slow", "detail": ""}')
+        return None
+
+    async with console(browsing, settings) as window:
+        await window.page.route("**/me", refuse_once)
+        await window.page.reload()
+        await window.say("Is anybody there?")
+        await window.sees("Here I am.")
+        assert refused
+
+
 async def test_what_one_user_left_unsent_is_not_sent_or_shown_for_another(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:

@@ -7,15 +7,30 @@ import { settle } from "./Toast";
 interface Given {
   title: string;
   children: ComponentChildren;
-  /** Called by Esc, by the cross and by a click beside it. Without it the dialog stays. */
+  /** Called by Esc, by the cross and, unless something was typed, by a click beside it. Without it the dialog stays. */
   onClose?: () => void;
   wide?: boolean;
+}
+
+/** Whether a dialog was pressed outside of its box. Its own scroll bar is inside. */
+export function isBeside({ target, clientX: x, clientY: y }: MouseEvent, dialog: HTMLElement | null): boolean {
+  if (dialog === null || target !== dialog) return false;
+  const { left, right, top, bottom } = dialog.getBoundingClientRect();
+  return x < left || x > right || y < top || y > bottom;
 }
 
 /** Modal: the browser keeps the focus inside and gives it back. */
 export function Dialog({ title, children, onClose, wide = false }: Given) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();
+  /** A click beside a form does not lose what was typed in it. */
+  const typed = useRef(false);
+  /** The browser closes it all the same on a second Esc. */
+  const closed = (): void => {
+    if (!dialog.current?.isConnected || dialog.current.open) return;
+    if (onClose) onClose();
+    else dialog.current.showModal();
+  };
   useLayoutEffect(() => {
     const shown = dialog.current;
     const before = document.activeElement;
@@ -27,9 +42,9 @@ export function Dialog({ title, children, onClose, wide = false }: Given) {
     };
   }, []);
   return (
-    <dialog ref={dialog} class={wide ? "dialog wide" : "dialog"} aria-labelledby={id}
-      onCancel={(event) => { event.preventDefault(); onClose?.(); }}
-      onMouseDown={(event) => event.target === dialog.current && onClose?.()}>
+    <dialog ref={dialog} class={wide ? "dialog wide" : "dialog"} aria-labelledby={id} closedby={onClose ? "closerequest" : "none"}
+      onClose={closed} onCancel={(event) => { event.preventDefault(); onClose?.(); }} onInput={() => (typed.current = true)}
+      onMouseDown={(event) => isBeside(event, dialog.current) && !typed.current && onClose?.()}>
       <header>
         <h2 id={id}>{title}</h2>
         {onClose && <Button kind="quiet" icon="cross" label={t("close")} onClick={onClose} />}

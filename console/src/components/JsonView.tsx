@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { t } from "../i18n";
-import { visible } from "../text";
+import { isAtom } from "../json";
+import { pretty, visible } from "../text";
 
 const MANY = 100;
 const LONG = 2000;
@@ -12,8 +13,8 @@ export function JsonView({ value, depth = 2 }: { value: unknown; depth?: number 
 
 function Node({ value, depth }: { value: unknown; depth: number }) {
   if (typeof value === "string") return <Long text={value} />;
-  if (value === null || typeof value !== "object") return <span class="atom">{String(value)}</span>;
-  const entries = Object.entries(value);
+  if (isAtom(value)) return <span class="atom">{pretty(value)}</span>;
+  const entries = Object.entries(value as object);
   const [opening, closing] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (entries.length === 0) return <span>{opening + closing}</span>;
   return <Nested {...{ entries, opening, closing, depth }} named={!Array.isArray(value)} />;

@@ -37,12 +37,15 @@ export function Menu({ label, icon = "more", children, entries, class: more = ""
     const away = (event: Event): void => {
       if (!(event.target instanceof Node) || !(list.current?.contains(event.target) || button.current?.contains(event.target))) close(false);
     };
+    const moved = (event: Event): void => {
+      if (event.target instanceof Node && event.target.contains(button.current)) close(false); // the button went, not what else scrolls
+    };
     addEventListener("pointerdown", away, true);
-    addEventListener("scroll", away, true);
+    addEventListener("scroll", moved, true);
     addEventListener("resize", away);
     return () => {
       removeEventListener("pointerdown", away, true);
-      removeEventListener("scroll", away, true);
+      removeEventListener("scroll", moved, true);
       removeEventListener("resize", away);
     };
   }, [open]);

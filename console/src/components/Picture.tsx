@@ -1,28 +1,36 @@
 /** A picture that needs the key to be read: small, and as large as the window when it is pressed. */
 import { useEffect, useState } from "preact/hooks";
-import { blobUrl, type Query } from "../api";
+import { blobUrl, type Problem, type Query } from "../api";
+import { problemOf } from "../load";
 import { Dialog } from "./Dialog";
+import { Failure } from "./parts";
 
 /** Of these types the browser may draw. */
 export const DRAWN = /^image\/(png|jpeg|gif|webp)$/;
 
-/** The address of bytes for as long as the component is shown; null until they are there. */
-export function useBlob(path: string, query: Query = {}): string | null {
-  const [address, setAddress] = useState<string | null>(null);
+interface Bytes {
+  /** Null until the bytes are there. */
+  address: string | null;
+  problem: Problem | null;
+}
+
+/** The address of bytes for as long as the component is shown. */
+export function useBlob(path: string, query: Query = {}): Bytes {
+  const [found, setFound] = useState<Bytes>({ address: null, problem: null });
   useEffect(() => {
     let made: string | null = null;
     let gone = false;
     void blobUrl(path, query).then((url) => {
       made = url;
       if (gone) URL.revokeObjectURL(url);
-      else setAddress(url);
-    }, () => {});
+      else setFound({ address: url, problem: null });
+    }, (error: unknown) => gone || setFound({ address: null, problem: problemOf(error) }));
     return () => {
       gone = true;
       if (made !== null) URL.revokeObjectURL(made);
     };
   }, [path, JSON.stringify(query)]);
-  return address;
+  return found;
 }
 
 interface Given {
@@ -32,8 +40,9 @@ interface Given {
 }
 
 export function Picture({ path, query = {}, name }: Given) {
-  const address = useBlob(path, query);
+  const { address, problem } = useBlob(path, query);
   const [large, setLarge] = useState(false);
+  if (problem !== null) return <Failure problem={problem} />;
   if (address === null) return null;
   return (
     <>

@@ -28,6 +28,11 @@ export function toast(text: string, bad = false, passing = false): void {
   if (!bad) setTimeout(() => drop(id), LASTS_MS);
 }
 
+const AFTER = "segue.said";
+
+/** Says it when the page is there again. */
+export const toastAfterReload = (text: string): void => sessionStorage.setItem(AFTER, text);
+
 const drop = (id: number): void => {
   said.value = said.peek().filter((each) => each.id !== id);
 };
@@ -46,6 +51,10 @@ effect(() => {
 effect(() => {
   if (returns.value > 0) settle(({ passing }) => passing);
 });
+
+const kept = sessionStorage.getItem(AFTER);
+if (kept !== null) toast(kept);
+sessionStorage.removeItem(AFTER);
 
 /** Does it, and says what went wrong, but for what the banner says for as long as it is so. Returns whether it was done. */
 export async function attempt(act: () => Promise<unknown>): Promise<boolean> {
@@ -70,7 +79,7 @@ const SAID: Record<string, Text> = {
   mcp_server_failed: "problem_server", mcp_login_unavailable: "problem_server", tool_result_expired: "problem_result_gone",
   invalid_args: "problem_values", invalid_answer: "problem_values", memory_exists: "problem_known", forbidden: "problem_forbidden",
   unreadable: "problem_unreadable", not_confirmed: "problem_not_confirmed", identity_unavailable: "problem_storage",
-  invalid_request: "problem_values", too_many_unattended: "problem_too_many", trigger_key_missing: "problem_trigger_key",
+  invalid_request: "problem_values", too_many_unattended: "problem_too_many", trigger_key_missing: "problem_trigger_key", file_gone: "file_gone",
 };
 
 /** In words for people; operators are told in the service's own as well. */

@@ -51,6 +51,13 @@ function locale(): string {
 export const number = (value: number, options: Intl.NumberFormatOptions = {}): string =>
   new Intl.NumberFormat(locale(), options).format(value);
 
+/** "3 days", "1 day" */
+export const units = (value: number, unit: "minute" | "hour" | "day" | "week" | "month"): string =>
+  number(value, { style: "unit", unit, unitDisplay: "long" });
+
+/** Who says a message. */
+export const roleOf = (role: string): string => (role === "user" ? t("user") : role === "assistant" ? t("agent") : role === "tool" ? t("ops_tool") : role);
+
 /** "12K" */
 export const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
 
@@ -113,9 +120,10 @@ export function period(at: string): string {
 export function duration(ms: number): string {
   const unit = (value: number, name: string, digits = 0): string =>
     number(value, { style: "unit", unit: name, unitDisplay: "short", maximumFractionDigits: digits });
-  if (ms < 1000) return unit(Math.round(ms), "millisecond");
-  if (ms < 60_000) return unit(ms / 1000, "second", 1);
-  return `${unit(Math.floor(ms / 60_000), "minute")} ${unit(Math.round((ms % 60_000) / 1000), "second")}`;
+  if (Math.round(ms) < 1000) return unit(Math.round(ms), "millisecond");
+  if (Math.round(ms / 100) < 600) return unit(ms / 1000, "second", 1);
+  const seconds = Math.round(ms / 1000);
+  return `${unit(Math.floor(seconds / 60), "minute")} ${unit(seconds % 60, "second")}`;
 }
 
 export function bytes(size: number): string {

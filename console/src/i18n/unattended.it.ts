@@ -20,7 +20,7 @@ export const unattended: Record<keyof typeof english, string> = {
   inbox_told: "Che cosa è stato detto a {user}",
   made_by_promise: "promesso dall'assistente",
   made_by_user: "impostato da te",
-  n_wait_for_you: "{n} attendono te",
+  n_wait_for_you: "In attesa di te: {n}",
   new_schedule: "Nuova programmazione",
   new_secret: "Nuovo segreto",
   new_trigger: "Nuovo trigger",

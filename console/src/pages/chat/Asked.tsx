@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { Button } from "../../components/Button";
 import { t } from "../../i18n";
 import { pretty, visible } from "../../text";
-import type { Plan } from "./live";
+import { parsed, type Plan } from "./live";
 
 type Asks = NonNullable<Plan["steps"][number]["asks"]>;
 type Value = string | number | boolean | string[];
@@ -90,8 +90,8 @@ function Input({ field, required, value, onChange }: InputProps) {
   const isNumber = field.type === "number" || field.type === "integer";
   return (
     <input class="field" dir="auto" type="text" required={required} inputMode={KEYBOARDS[field.format ?? field.type ?? ""] ?? "text"}
-      placeholder={field.format === "date" ? "YYYY-MM-DD" : ""} value={value === undefined ? "" : String(value)}
-      onInput={(event) => { const text = event.currentTarget.value; onChange(isNumber && text.trim() !== "" && !Number.isNaN(Number(text)) ? Number(text) : text); }} />
+      placeholder={field.format === "date" ? "YYYY-MM-DD" : ""} value={value === undefined ? "" : pretty(value)}
+      onInput={(event) => { const text = event.currentTarget.value; onChange(isNumber && text.trim() !== "" && !Number.isNaN(Number(text)) ? ((parsed(text) ?? Number(text)) as number) : text); }} />
   );
 }
 

@@ -14,9 +14,11 @@ import { useLoad } from "../../load";
 import { matches, useCommands } from "../../palette";
 import type { Route } from "../../router";
 import { copy, visible } from "../../text";
+import { isComposing } from "../../typing";
 import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
 import { Conversation, type Session } from "./conversation";
+import { append, draftOf } from "./drafts";
 import { download } from "../../download";
 import { History } from "./History";
 import { change, erase } from "./list";
@@ -59,8 +61,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
   }, [conversation, returns.value]);
   useStopKey(conversation);
   const session = conversation.session.value;
-  const [inserted, setInserted] = useState<{ text: string } | null>(null);
-  const prompts = usePrompts((text) => setInserted({ text }));
+  const prompts = usePrompts((text) => append(draftOf(id), text));
   const commands = [...slashCommands(conversation, agents, setAsked), ...prompts.commands];
   useCommands((typed) => commands.filter(({ name, label }) => name !== "new" && matches(label, typed)));
   const agent = agents.find((each) => each.id === session?.agent) ?? agents[0];
@@ -75,7 +76,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}
       {conversation.branch.value === null && conversation.problem.value?.status !== 404 && (
         <Composer busy={conversation.live.value !== null} session={id} onSend={(draft) => conversation.say(draft)} commands={commands}
-          onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} chat={id} inserted={inserted} />
+          onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} chat={id} />
       )}
       {prompts.asking}
       <Questions asked={asked} conversation={conversation} onClose={() => setAsked(null)} />
@@ -87,12 +88,15 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
 function useStopKey(conversation: Conversation): void {
   useEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
-      if (event.key === "Escape" && !event.defaultPrevented && document.querySelector("dialog[open], .menu, .editing") === null && conversation.live.value !== null) void conversation.cancel();
+      const isTaken = event.defaultPrevented || isComposing(event) || clearsSearch(event) || document.querySelector("dialog[open], .menu, .editing") !== null;
+      if (event.key === "Escape" && !isTaken && conversation.live.value !== null) void conversation.cancel();
     };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   }, [conversation]);
 }
+
+const clearsSearch = ({ target }: Event): boolean => target instanceof HTMLInputElement && target.type === "search" && target.value !== "";
 
 function slashCommands(conversation: Conversation, agents: Agent[], ask: (asked: Asked) => void): SlashCommand[] {
   const { id } = conversation;
@@ -127,7 +131,8 @@ function SessionActions({ conversation, session, agents, onAsk }: ActionsGiven) 
     await conversation.refresh();
   };
   const share = async (): Promise<void> => {
-    if (await copy(location.href)) toast(t("link_copied"));
+    const did = await copy(location.href);
+    toast(t(did ? "link_copied" : "copy_failed"), !did);
   };
   const entries: Entry[] = [
     { label: t(session.pinned ? "unpin" : "pin"), icon: "pin", act: () => void toggle({ pinned: !session.pinned }) },

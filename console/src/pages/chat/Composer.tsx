@@ -9,6 +9,7 @@ import { isPassing } from "../../events";
 import { t } from "../../i18n";
 import { problemOf } from "../../load";
 import type { Command } from "../../palette";
+import { isComposing } from "../../typing";
 import { type Draft, draftOf, EMPTY } from "./drafts";
 import { type Attached, dropBytes, keepBytes, upload } from "./files";
 import { FileChip } from "./Turn";
@@ -26,13 +27,11 @@ interface Given {
   onStop?: () => void;
   commands: SlashCommand[];
   webSearch: boolean;
-  /** What a command has put in the place of the draft. */
-  inserted?: { text: string } | null;
   /** What is written is kept for it. */
   chat: string;
 }
 
-export function Composer({ busy, session, onSend, onStop, commands, webSearch, chat, inserted = null }: Given) {
+export function Composer({ busy, session, onSend, onStop, commands, webSearch, chat }: Given) {
   const draft = draftOf(chat);
   const { text, files, search } = draft.value;
   const [whileBusy, setWhileBusy] = useState<Draft["whileBusy"]>("steer");
@@ -48,12 +47,8 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
   useEffect(() => {
     if (matchMedia("(hover: hover)").matches) area.current?.focus();
   }, [chat]);
-  useEffect(() => {
-    if (inserted === null) return;
-    setText(inserted.text);
-    area.current?.focus();
-  }, [inserted]);
   useEffect(() => setAt(0), [text, chat]);
+  useEffect(() => void document.getElementById(`${id}-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
   useLayoutEffect(() => {
     const box = area.current;
     if (box === null) return;
@@ -71,13 +66,13 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
     if (added.length > 0) change({ files: [...draft.value.files, ...added] });
   };
   const drop = (file: Attached): void => {
-    dropBytes([file]);
+    void dropBytes([file]);
     change({ files: draft.value.files.filter(({ key }) => key !== file.key) });
   };
   const isOver = useDrop(add);
   const send = (): void => {
     if (!text.trim()) return;
-    dropBytes(files.filter(({ problem }) => problem !== null));
+    void dropBytes(files.filter(({ problem }) => problem !== null));
     onSend({ text, files: files.filter(({ problem }) => problem === null), search: search && webSearch, whileBusy: busy ? whileBusy : "enqueue" });
     draft.value = { ...EMPTY, search };
   };
@@ -86,7 +81,7 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
     command?.act();
   };
   const onKey = (event: KeyboardEvent): void => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (offered.length > 0 && step !== undefined) setAt((at + step + offered.length) % offered.length);
     else if (offered.length > 0 && (event.key === "Enter" || event.key === "Tab")) run(offered[at]);
@@ -157,7 +152,7 @@ function useUploads(draft: Signal<Draft>, session: string | null): void {
       };
       upload(file, session).then((stored) => change({ stored }), (error: unknown) => isPassing(problemOf(error)) || change({ problem: explained(error) }));
     }
-  }, [session, waiting.map(({ key }) => key).join(), returns.value]);
+  }, [draft, session, waiting.map(({ key }) => key).join(), returns.value]);
 }
 
 /** Takes files that are dropped anywhere on the page. Returns whether some are held over it. */

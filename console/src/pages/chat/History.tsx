@@ -58,9 +58,18 @@ export function History({ conversation, place }: Given) {
         </div>
       </div>
       {away && <Button class="to-end" icon="chevron" label={t("to_end")} onClick={() => void toEnd()} />}
-      <p class="unseen" role="status">{live.value === null ? "" : t("working")}</p>
+      <Told conversation={conversation} />
     </div>
   );
+}
+
+/** Read aloud: that an answer is under way, what became of it, and that it waits for the reader. Nothing on opening. */
+function Told({ conversation: { live, messages, session } }: { conversation: Conversation }) {
+  const ran = useRef(false);
+  ran.current ||= live.value !== null;
+  const ended = messages.value.findLast(({ turn }) => turn != null)?.turn?.status;
+  const outcome = session.value?.pending_plan != null ? t("waits_for_you") : ended === undefined ? "" : t(`turn_${ended}`);
+  return <p class="unseen" role="status">{live.value !== null ? t("working") : ran.current ? outcome : ""}</p>;
 }
 
 interface EdgeGiven {
@@ -131,8 +140,8 @@ function useAim(conversation: Conversation, place: string | undefined, box: RefO
     atEnd.current = false;
     void conversation.show(place).then((found) => {
       const turn = conversation.turnOf(place);
-      if (found && turn !== undefined) requestAnimationFrame(() => box.current?.querySelector(`[id="${CSS.escape(turn)}"]`)?.scrollIntoView({ block: "start" }));
-      else toast(t("turn_not_found"), true);
+      if (!found) toast(t("turn_not_found"), true);
+      else if (turn !== undefined) requestAnimationFrame(() => box.current?.querySelector(`[id="${CSS.escape(turn)}"]`)?.scrollIntoView({ block: "start" }));
     });
   }, [conversation, place, loaded]);
 }

@@ -23,11 +23,13 @@ const STEP_ICONS: Record<NonNullable<Step["status"]>, IconName> = {
 interface Given {
   plan: Plan;
   conversation: Conversation;
-  /** Whether it is the open plan of the session and nothing runs: only then it can be decided on. */
+  /** Whether it is the open plan of the session and no turn runs: only then it can be decided on. */
   open: boolean;
+  /** Whether something was sent and not accepted yet. If it is refused, what was typed here still stands. */
+  busy?: boolean;
 }
 
-export function PlanCard({ plan, conversation, open }: Given) {
+export function PlanCard({ plan, conversation, open, busy = false }: Given) {
   const waiting = plan.steps.filter(({ status }) => status === "waiting");
   const asks = open && plan.status === "waiting" && waiting.length > 0;
   const done = plan.steps.filter(({ status }) => status === "complete").length;
@@ -48,7 +50,7 @@ export function PlanCard({ plan, conversation, open }: Given) {
           </li>
         ))}
       </ol>
-      {asks && <Question key={`${plan.id}-${plan.version}`} plan={plan} steps={waiting} conversation={conversation} />}
+      {asks && <fieldset class="deciding" disabled={busy}><Question key={`${plan.id}-${plan.version}`} plan={plan} steps={waiting} conversation={conversation} /></fieldset>}
     </Card>
   );
 }

@@ -1,4 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
+import { returns } from "../../api";
 import { Button } from "../../components/Button";
 import { Ask } from "../../components/Dialog";
 import { Icon } from "../../components/icons";
@@ -16,7 +17,7 @@ export function Sessions({ current }: { current: string | undefined }) {
   useEffect(() => {
     const timer = setTimeout(() => void readSessions(), searched.value ? 200 : 0);
     return () => clearTimeout(timer);
-  }, [searched.value, archived.value]);
+  }, [searched.value, archived.value, returns.value]);
   const entries = (session: Found): Entry[] => [
     { label: t(session.pinned ? "unpin" : "pin"), icon: "pin", act: () => void change(session.id, { pinned: !session.pinned }) },
     { label: t("rename"), icon: "edit", act: () => setAsked({ kind: "rename", session }) },
@@ -61,8 +62,8 @@ function Row({ session, current, entries }: { session: Found; current: boolean; 
       <a href={session.message_id ? href("sessions", session.id, "messages", session.message_id) : href("sessions", session.id)} aria-current={current ? "page" : undefined}>
         <span class="name" dir="auto">{named(session)}</span>
         <span class="about">
-          {session.running_turn_id !== null && <span class="dot busy" title={t("running")} />}
-          {session.running_turn_id === null && session.pending_plan != null && <span class="dot warn" title={t("waits_for_you")} />}
+          {session.running_turn_id !== null && <span class="dot busy" role="img" aria-label={t("running")} title={t("running")} />}
+          {session.running_turn_id === null && session.pending_plan != null && <span class="dot warn" role="img" aria-label={t("waits_for_you")} title={t("waits_for_you")} />}
           {session.pinned && <Icon name="pin" size={12} />}
           <span class="grow"><bdi>{session.snippet ? visible(session.snippet) : ago(session.updated_at)}</bdi></span>
         </span>

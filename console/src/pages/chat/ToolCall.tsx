@@ -1,7 +1,7 @@
 /** A call of a tool: what with, how it goes, and its result, a page at a time. */
 import { useEffect, useState } from "preact/hooks";
 import { get, type Schemas } from "../../api";
-import { Button, CopyButton } from "../../components/Button";
+import { Button, CopyButton, useBusy } from "../../components/Button";
 import { JsonView } from "../../components/JsonView";
 import { Badge, Card, Failure, type Mood, Spinner } from "../../components/parts";
 import { DRAWN, Picture, useBlob } from "../../components/Picture";
@@ -79,28 +79,30 @@ const CHARACTERS = 20_000;
 function Result({ session, id }: { session: string; id: string }) {
   const [pages, setPages] = useState<Loaded[]>([]);
   const [problem, setProblem] = useState<unknown>(null);
+  const [busy, once] = useBusy();
   const last = pages.at(-1);
   const load = async (offset: number): Promise<void> => {
     try {
       setProblem(null);
       const limit = Array.isArray(last?.result) ? 100 : CHARACTERS;
       const page = await get<Loaded>(`/sessions/${session}/tool-results/${id}`, { offset, limit });
-      setPages((before) => [...before, page]);
+      setPages((before) => ((before.at(-1)?.next_offset ?? 0) === offset ? [...before, page] : before));
     } catch (error) {
       setProblem(error);
     }
   };
-  useEffect(() => void load(0), []);
+  const next = (): void => void once(() => load(last?.next_offset ?? 0));
+  useEffect(next, []);
   const value = joined(pages.map(({ result }) => result as unknown));
   return (
     <div class="result">
       <h2>{t("result")} {pages.length > 0 && <CopyButton text={() => pretty(value)} />}</h2>
-      {problem !== null && <Failure problem={problemOf(problem)} onRetry={() => void load(last?.next_offset ?? 0)} />}
+      {problem !== null && <Failure problem={problemOf(problem)} onRetry={next} />}
       {pages.length === 0 && problem === null && <Spinner />}
       {pages.length > 0 && <div class="paper">{typeof value === "string" ? <pre dir="auto">{visible(value)}</pre> : <JsonView value={value} />}</div>}
       {partsIn(value).map((part) => <Part key={part.number} session={session} id={id} {...part} />)}
       {last?.next_offset != null && (
-        <Button class="small" onClick={() => void load(last.next_offset ?? 0)}>{t("more_of_result", { n: last.next_offset, total: number(last.result_total ?? 0) })}</Button>
+        <Button class="small" disabled={busy} onClick={next}>{t("more_of_result", { n: last.next_offset, total: number(last.result_total ?? 0) })}</Button>
       )}
     </div>
   );
@@ -131,7 +133,8 @@ function partsIn(value: unknown): BinaryPart[] {
 }
 
 function Part({ session, id, number: part, type, size }: BinaryPart & { session: string; id: string }) {
-  const address = useBlob(`/sessions/${session}/tool-results/${id}`, { part });
+  const { address, problem } = useBlob(`/sessions/${session}/tool-results/${id}`, { part });
+  if (problem !== null) return <Failure problem={problem} />;
   if (address === null) return <Spinner />;
   const name = partName({ number: part, type, size });
   return (

@@ -3,7 +3,7 @@ import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import type { Schemas } from "../../api";
 import { post, Problem } from "../../api";
-import { Button, CopyButton } from "../../components/Button";
+import { Button, CopyButton, useBusy } from "../../components/Button";
 import { Icon } from "../../components/icons";
 import { Markdown } from "../../components/Markdown";
 import { DRAWN, Picture } from "../../components/Picture";
@@ -13,6 +13,7 @@ import type { Source } from "../../markdown";
 import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
+import { isComposing } from "../../typing";
 import { withoutCalls } from "./question";
 import type { Conversation, Session } from "./conversation";
 import type { Live, Message, Plan } from "./live";
@@ -36,7 +37,8 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
   const free = conversation.live.value === null && conversation.branch.value === null;
   const session = conversation.session.value;
   const answer = turn.blocks.findLast((block) => block.kind === "text" && block.message !== null);
-  const asks = plan !== null && free && session?.pending_plan?.id === plan.id && turn.isLast;
+  const accepted = (conversation.live.value?.turnId ?? null) !== null;
+  const asks = plan !== null && !accepted && conversation.branch.value === null && session?.pending_plan?.id === plan.id && turn.isLast;
   const asked = asks ? waitingSteps(plan) : [];
   return (
     <article class="turn" id={turn.id} data-aimed={aimed}>
@@ -48,7 +50,7 @@ export function Turn({ turn, conversation, plan, aimed }: Given) {
         </Fragment>
       ))}
       {!running && <Outcome turn={turn} conversation={conversation} free={free} />}
-      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={asks} />}
+      {plan !== null && !running && <PlanCard plan={plan} conversation={conversation} open={asks} busy={!free} />}
       {!running && answer?.kind === "text" && answer.message !== null && <Effects message={answer.message} called={turn.blocks.some(({ kind }) => kind === "call")} />}
       {!running && answer?.kind === "text" && answer.message !== null && <Actions message={answer.message} turn={turn} conversation={conversation} free={free} />}
     </article>
@@ -177,8 +179,9 @@ export const FileChip = ({ name, size, onDrop, busy = false, problem = null }: C
 function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: string) => void; onCancel: () => void }) {
   const [typed, setTyped] = useState(text);
   const onKey = (event: KeyboardEvent): void => {
+    if (isComposing(event)) return;
     if (event.key === "Escape") onCancel();
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && typed.trim()) {
+    if (event.key === "Enter" && !event.shiftKey && typed.trim()) {
       event.preventDefault();
       onDone(typed);
     }
@@ -210,7 +213,7 @@ function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conv
     <>
       {attempts > 1 && <p class="note"><Icon name="redo" size={15} />{t("taken_over", { n: attempts })}</p>}
       {bad && (
-        <div class="note bad" role="alert">
+        <div class="note bad" role={conversation.ended.has(turn.id) ? "alert" : undefined}>
           <Icon name="alert" size={15} />
           <span dir="auto">{summary.error ? explained(new Problem(summary.error.code, 0, "", summary.error.detail ?? "")) : t("turn_failed")} {summary.error && isOps() && <code>{summary.error.code}</code>}</span>
           {retry}
@@ -235,6 +238,7 @@ export function Acknowledged({ report }: { report: Schemas["AcknowledgementRepor
 
 function Actions({ message, turn, conversation, free }: { message: Message; turn: Shown; conversation: Conversation; free: boolean }) {
   const [details, setDetails] = useState(false);
+  const [forking, once] = useBusy();
   const fork = (): Promise<boolean> =>
     attempt(async () => {
       const made = await post<Session>(`${conversation.path}/fork`, { message_id: message.id });
@@ -244,7 +248,7 @@ function Actions({ message, turn, conversation, free }: { message: Message; turn
     <div class="tools under">
       <CopyButton text={typeof message.content === "string" ? message.content : ""} />
       {free && turn.isLast && <Button kind="quiet" class="small" icon="redo" label={t("regenerate")} onClick={() => void conversation.regenerate(message.id)} />}
-      {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} onClick={() => void fork()} />}
+      {conversation.branch.value === null && <Button kind="quiet" class="small" icon="branch" label={t("fork")} disabled={forking} onClick={() => void once(fork)} />}
       <Rating message={message} conversation={conversation} />
       <Button kind="quiet" class="small" icon="info" label={t("turn_details")} onClick={() => setDetails(true)} />
       <span class="muted when">{time(message.created_at)}</span>

@@ -5,8 +5,9 @@ import { Button } from "../../components/Button";
 import { Dialog } from "../../components/Dialog";
 import { Failure, Spinner } from "../../components/parts";
 import { toast } from "../../components/Toast";
-import { duration, number, t, time } from "../../i18n";
+import { duration, money, number, t, type Text, time } from "../../i18n";
 import { useLoad } from "../../load";
+import { isOps } from "../../me";
 import { href } from "../../router";
 import { copy, visible } from "../../text";
 import type { Conversation, Turn } from "./conversation";
@@ -15,7 +16,8 @@ export function TurnDetails({ conversation, id, onClose }: { conversation: Conve
   const { value: turn, problem, reload } = useLoad(() => get<Turn>(`${conversation.path}/turns/${id}`), [id]);
   const share = async (): Promise<void> => {
     const address = new URL(href("sessions", conversation.id, "turns", id), location.href).href;
-    if (await copy(address)) toast(t("link_copied"));
+    const did = await copy(address);
+    toast(t(did ? "link_copied" : "copy_failed"), !did);
   };
   return (
     <Dialog title={t("turn_details")} onClose={onClose} wide>
@@ -26,6 +28,9 @@ export function TurnDetails({ conversation, id, onClose }: { conversation: Conve
     </Dialog>
   );
 }
+
+const PARTS: Record<string, Text | undefined> = { instructions: "instructions", tools: "ops_tools", history: "messages" };
+const verdictOf = (verdict: string | undefined): string => (verdict === "confirm" || verdict === "amend" || verdict === "reject" ? t(`ack_${verdict}`) : "–");
 
 function Facts({ turn }: { turn: Turn }) {
   const { answer, prompt } = turn;
@@ -38,13 +43,13 @@ function Facts({ turn }: { turn: Turn }) {
   if (usage) {
     rows.push([t("took"), duration(usage.duration_ms ?? 0)]);
     rows.push([t("tokens"), t("tokens_text", { input: usage.input_tokens ?? 0, cached: usage.cached_tokens ?? 0, output: usage.output_tokens ?? 0, calls: usage.llm_calls ?? 0 })]);
-    if (usage.cost != null) rows.push([t("cost"), number(usage.cost, { style: "currency", currency: "USD", maximumFractionDigits: 5 })]);
+    if (usage.cost != null) rows.push([t("cost"), money(usage.cost)]);
   }
   if (answer != null) {
     const { memory_used: memory, web_search: web, acknowledgement: read } = answer;
     rows.push([t("memory_used"), t("memory_used_text", { messages: memory.history_messages ?? 0, results: memory.tool_results ?? 0, facts: memory.long_term ?? 0 })]);
-    rows.push([t("web_search"), `${t(web.performed ? "searched" : "not_searched")} (${web.reason ?? ""})`]);
-    rows.push([t("read_as"), `${read.verdict ?? ""} · ${t("ack_rule", { rule: read.rule ?? "", language: read.language ?? "–" })}`]);
+    rows.push([t("web_search"), <>{t(web.performed ? "searched" : "not_searched")}{isOps() && <> <code>{web.reason}</code></>}</>]);
+    rows.push([t("read_as"), `${verdictOf(read.verdict)} · ${t("ack_rule", { rule: read.rule ?? "", language: read.language ?? "–" })}`]);
   }
   return (
     <>
@@ -55,7 +60,7 @@ function Facts({ turn }: { turn: Turn }) {
           <ul class="prompt">
             {prompt.parts.map(({ part, tokens, cacheable }, index) => (
               <li key={index}>
-                <span>{part}{cacheable && <span class="muted"> · {t("cacheable")}</span>}</span>
+                <span>{PARTS[part] === undefined ? part : t(PARTS[part])}{cacheable && <span class="muted"> · {t("cacheable")}</span>}</span>
                 <span class="bar-of"><span style={{ inlineSize: `${(100 * tokens) / prompt.tokens}%` }} /></span>
                 <span class="nums">{number(tokens)}</span>
               </li>

@@ -44,7 +44,13 @@ export class Conversation {
   private readonly edges = { older: new Map<number, string | null>(), newer: new Map<number, string | null>() };
   /** What left the history, as far as it was asked for. */
   readonly branches = signal<Schemas["Branch"][]>([]);
+  /** The turns that ended while this was shown: only their failures are news. */
+  readonly ended = new Set<string>();
   private branchesBefore = 0;
+  /** Counts what was asked for, so that an answer that was overtaken is not drawn. */
+  private asked = 0;
+  private drawn = 0;
+  private moves = 0;
   private reading: Promise<boolean> | null = null;
   private opening: Promise<void> = Promise.resolve();
   private readonly stop = new AbortController();
@@ -86,13 +92,15 @@ export class Conversation {
 
   /** Reads session, newest messages and plans again, and keeps what was loaded before them. Away from the end it reads no messages. */
   async refresh(): Promise<void> {
+    const [asked, branch] = [(this.asked += 1), this.branch.value];
     try {
       const [session, page, plans] = await Promise.all([
         get<Session>(this.path),
-        this.newer.value === null ? this.page({}) : null,
+        this.newer.value === null ? this.newest() : null,
         get<Listed<Plan>>(`${this.path}/plans`, { limit: 50 }),
       ]);
-      if (this.stop.signal.aborted) return;
+      if (this.stop.signal.aborted || branch !== this.branch.value || asked < this.drawn) return;
+      this.drawn = asked;
       batch(() => {
         this.session.value = session;
         this.plans.value = new Map(plans.items.map((plan) => [plan.id, plan]));
@@ -104,11 +112,27 @@ export class Conversation {
     }
   }
 
+  /** The newest page, with those before it as far as the messages that are shown: a turn may bring more than one. */
+  private async newest(): Promise<Page> {
+    let page = await this.page({});
+    while (this.isBeyond(page) && page.items.length < MOST) {
+      const before = await this.page({ cursor: page.next_cursor });
+      page = { ...page, items: [...before.items, ...page.items], next_cursor: before.next_cursor };
+    }
+    return page;
+  }
+
+  /** Whether there may be messages between those that are shown and the page, so that they cannot stand beside each other. */
+  private isBeyond({ items, next_cursor }: Page): boolean {
+    const [last, first] = [this.messages.value.at(-1)?.seq, items[0]?.seq ?? 0];
+    return next_cursor !== null && last !== undefined && last < first;
+  }
+
   private renew(page: Page): void {
     const newest = page.items;
     const first = newest[0]?.seq ?? 0;
     const before = this.messages.value.filter(({ seq }) => seq < first);
-    const isGap = before.length > 0 && page.next_cursor !== null && (before.at(-1)?.seq ?? 0) < first - 2 * PAGE;
+    const isGap = this.isBeyond(page);
     if (before.length === 0 || isGap) this.older.value = page.next_cursor;
     this.messages.value = isGap ? newest : [...before, ...newest];
     const stored = new Set(newest.flatMap(({ turn_id, role, content }) => (role === "user" ? [turn_id, content] : [turn_id])));
@@ -146,11 +170,13 @@ export class Conversation {
     return grown === "older" ? all.slice(0, at + 1) : all.slice(at);
   }
 
-  /** Shows the page around a message or a turn, unless it is shown; false if it is not in the history. */
+  /** Shows the page around a message or a turn, unless it is shown or another was asked for meanwhile; false if it is not in the history. */
   async show(around: string): Promise<boolean> {
     if (this.turnOf(around) !== undefined) return true;
+    const [moved, branch] = [(this.moves += 1), this.branch.value];
     try {
       const page = await this.page({ around });
+      if (moved !== this.moves || branch !== this.branch.value) return true;
       batch(() => {
         [this.older.value, this.newer.value] = [page.next_cursor, page.previous_cursor];
         this.messages.value = page.items;
@@ -175,6 +201,7 @@ export class Conversation {
   }
 
   private clear(): void {
+    this.moves += 1;
     batch(() => {
       this.messages.value = [];
       this.older.value = this.newer.value = null;
@@ -327,6 +354,7 @@ export class Conversation {
       refused = problemOf(error);
     }
     if (!accepted) told(refused);
+    if (live.turnId !== null) this.ended.add(live.turnId);
     if (this.stop.signal.aborted) return accepted;
     const isKept = "begin" in from && from.begin.key !== undefined && !accepted;
     if (refused !== null && !isKept) await attempt(() => Promise.reject(refused));

@@ -19,17 +19,37 @@ export const NEW = "new";
 const drafts = new Map<string, Signal<Draft>>();
 const nameOf = (by: string | null, chat: string): string => `segue.draft.${by ?? ""}.${chat}`;
 
-/** What was written before it was known by whom is theirs. */
+const joined = (...texts: string[]): string => texts.filter(Boolean).join("\n");
+
+/** What was written before it was known by whom is theirs, behind what they had written before. */
 export function draftOf(chat: string): Signal<Draft> {
   const name = nameOf(user.value, chat);
   const known = drafts.get(name);
   if (known !== undefined) return known;
-  const early = drafts.get(nameOf(null, chat))?.peek();
-  const kept = parsed(localStorage.getItem(name) ?? "") as Partial<Draft> | null;
-  const draft = signal<Draft>({ ...EMPTY, ...(early?.text || early?.files.length ? early : kept) });
+  const kept = { ...EMPTY, ...(parsed(localStorage.getItem(name) ?? "") as Partial<Draft> | null) };
+  const early = drafts.get(nameOf(null, chat))?.peek() ?? EMPTY;
+  drafts.delete(nameOf(null, chat));
+  const draft = signal<Draft>({ ...kept, text: joined(kept.text, early.text), files: [...kept.files, ...early.files], search: kept.search || early.search });
   drafts.set(name, draft);
   if (user.value !== null) draft.subscribe((now) => remember(name, now.text || now.files.length > 0 ? JSON.stringify(now) : null));
   return draft;
+}
+
+/** Puts a text behind what is written. */
+export function append(draft: Signal<Draft>, text: string): void {
+  draft.value = { ...draft.value, text: joined(draft.value.text, text) };
+}
+
+/** Forgets what a user was writing in a chat, or in all chats, and returns the files that were with it. */
+export function forgetDrafts(by: string | null, chat?: string): Attached[] {
+  const isTheirs = (name: string): boolean => name === nameOf(by, chat ?? name.slice(name.lastIndexOf(".") + 1));
+  return Object.keys(localStorage).filter(isTheirs).flatMap((name) => {
+    const { files = [] } = (parsed(localStorage.getItem(name) ?? "") ?? {}) as Partial<Draft>;
+    const shown = drafts.get(name);
+    if (shown !== undefined) shown.value = EMPTY;
+    remember(name, null);
+    return files;
+  });
 }
 
 /** Keeps a text in the browser, or null to forget it. A browser that keeps nothing is no reason to stop writing. */

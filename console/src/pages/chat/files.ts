@@ -37,11 +37,9 @@ export function keepBytes(key: string, file: File): void {
   inStore("readwrite", (files) => files.put(file, key)).catch(() => {});
 }
 
-export function dropBytes(files: Attached[]): void {
-  for (const { key } of files) {
-    here.delete(key);
-    inStore("readwrite", (store) => store.delete(key)).catch(() => {});
-  }
+export async function dropBytes(files: Attached[]): Promise<void> {
+  for (const { key } of files) here.delete(key);
+  await Promise.all(files.map(({ key }) => inStore("readwrite", (store) => store.delete(key)).catch(() => {})));
 }
 
 /** Sends a file to a session, once however often it is asked for at a time. Raises Problem. */

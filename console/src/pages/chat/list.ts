@@ -5,6 +5,7 @@ import { attempt } from "../../components/Toast";
 import { type FeedEvent, onFeed } from "../../events";
 import { go, href } from "../../router";
 import type { Session } from "./conversation";
+import { forgetKept } from "./outbox";
 
 export type Found = Session & { snippet?: string; message_id?: string | null };
 const PAGE = 50;
@@ -51,16 +52,19 @@ const wanted = (): Query => ({ query: searched.value.trim(), archived: archived.
 export async function moreSessions(): Promise<void> {
   if (cursor === null) return;
   const asked = latest;
+  const from = cursor;
   const query = { ...wanted(), pinned: false, limit: MOST, cursor };
   cursor = null; // one request at a time
-  await attempt(async () => {
+  const done = await attempt(async () => {
     const page = await get<Listed<Found>>("/sessions", query);
     if (asked !== latest) return;
     const known = new Set(sessions.value.map(({ id }) => id));
     cursor = page.next_cursor;
     sessions.value = [...sessions.value, ...page.items.filter(({ id }) => !known.has(id))];
   });
-  if (asked === latest) unread.value = cursor !== null;
+  if (asked !== latest) return;
+  if (!done) cursor = from;
+  unread.value = cursor !== null;
 }
 
 export async function newSession(agent?: string): Promise<Session | null> {
@@ -79,6 +83,7 @@ export async function erase(id: string): Promise<void> {
   if (!(await attempt(() => remove(`/sessions/${id}`)))) return;
   sessions.value = sessions.value.filter((session) => session.id !== id);
   if (location.hash.includes(id)) go(href());
+  await forgetKept(id);
   await readSessions();
 }
 

@@ -1,6 +1,7 @@
 /** A turn while it runs, made of its events (docs/events.md). Plain data; nothing here draws or asks. */
 import type { Schemas } from "../../api";
 import type { TurnEvent } from "../../events";
+import { parseJson } from "../../json";
 
 export type Plan = Schemas["Plan"];
 export type Message = Schemas["MessageOfTurn"];
@@ -131,7 +132,7 @@ function part<K extends "text" | "reasoning">(live: Live, kind: K, id: string): 
 
 export function parsed(text: string): unknown {
   try {
-    return JSON.parse(text);
+    return parseJson(text);
   } catch {
     return null;
   }

@@ -8,7 +8,7 @@ import { explained } from "../../components/Toast";
 import { isPassing } from "../../events";
 import { problemOf } from "../../load";
 import { me, user } from "../../me";
-import { type Draft, draftOf, NEW, remember } from "./drafts";
+import { type Draft, draftOf, forgetDrafts, NEW, remember } from "./drafts";
 import { type Attached, dropBytes, upload } from "./files";
 import { parsed } from "./live";
 
@@ -69,8 +69,16 @@ function forget(item: Unsent): void {
 }
 
 export function discard(item: Unsent): void {
-  dropBytes(item.draft.files);
+  void dropBytes(item.draft.files);
   forget(item);
+}
+
+/** Forgets what this browser keeps of the caller in a chat, or in all chats: drafts, messages on their way, and their files. */
+export async function forgetKept(chat?: string): Promise<void> {
+  const items = unsent.peek().filter((item) => item.by === user.value && (chat === undefined || item.chat === chat));
+  const files = [...forgetDrafts(user.value, chat), ...items.flatMap(({ draft }) => draft.files)];
+  for (const item of items) forget(item);
+  await dropBytes(files);
 }
 
 export function tryAgain(item: Unsent): void {
@@ -87,7 +95,7 @@ export function takeBack(item: Unsent): void {
 }
 
 export function dropFile(item: Unsent, file: Attached): void {
-  dropBytes([file]);
+  void dropBytes([file]);
   update({ ...item, draft: { ...item.draft, files: item.draft.files.filter(({ key }) => key !== file.key) } });
 }
 

@@ -3,24 +3,25 @@ import { useEffect, useState } from "preact/hooks";
 import { post } from "../../api";
 import { Button } from "../../components/Button";
 import { Icon } from "../../components/icons";
-import { EmptyState, Spinner } from "../../components/parts";
+import { EmptyState, Failure, Spinner } from "../../components/parts";
 import { attempt, toast } from "../../components/Toast";
 import { Frame } from "../../Frame";
-import { ago, t, time } from "../../i18n";
-import { user } from "../../me";
+import { ago, roleOf, t, time } from "../../i18n";
+import { me, user } from "../../me";
 import { href } from "../../router";
 import { visible } from "../../text";
 import { Arguments } from "../chat/Arguments";
-import { readWaiting, type Waiting, waiting } from "./waiting";
+import { decides, problem, readWaiting, type Waiting, waiting } from "./waiting";
 
 export function Inbox() {
-  useEffect(() => void readWaiting().catch(() => {}), []);
-  const found = waiting.value;
+  useEffect(() => void readWaiting(), []);
+  const found = me.value !== null && !decides(me.value) ? [] : waiting.value;
   return (
     <Frame title={t("page_inbox")}>
       <div class="page unattended">
         <p class="muted">{t("inbox_text")}</p>
-        {found === null && <Spinner />}
+        {problem.value !== null && <Failure problem={problem.value} onRetry={() => void readWaiting()} />}
+        {found === null && problem.value === null && <Spinner />}
         {found?.length === 0 && <EmptyState icon="shield" title={t("ops_no_approvals")} />}
         <ul class="asks" aria-label={t("page_inbox")}>
           {found?.map((each) => <li key={`${each.plan_id} ${each.version}`}><One of={each} /></li>)}
@@ -47,7 +48,7 @@ function One({ of }: { of: Waiting }) {
           </section>
         ))}
         {told && <details><summary>{t("inbox_told", { user: visible(asker) })}</summary><p class="said" dir="auto">{visible(told)}</p></details>}
-        {messages?.map(({ role, content, at }) => <p key={at} class="said muted" dir="auto">{role}: {visible(content)}</p>)}
+        {messages?.map(({ role, content, at }) => <p key={at} class="said muted" dir="auto">{roleOf(role)}: {visible(content)}</p>)}
         <small class="muted" title={time(since)}>{ago(since)} · {t("ops_until")}: {time(expires_at)}</small>
         <Decide of={of} />
       </div>
@@ -67,7 +68,7 @@ function Decide({ of: { plan_id, version, status } }: { of: Waiting }) {
       toast(t(decision === "reject" ? "ops_rejected" : status === "waiting" ? "inbox_one_more" : "ops_approved"));
     });
     setBusy(false);
-    await readWaiting().catch(() => {});
+    await readWaiting();
     if (done) setReason("");
   };
   if (status !== "waiting") return null;

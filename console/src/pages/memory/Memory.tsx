@@ -2,12 +2,12 @@
 import "./memory.css";
 import { useEffect, useState } from "preact/hooks";
 import { call, get, giveKey, type Listed, patch, post, remove, type Schemas } from "../../api";
-import { Button } from "../../components/Button";
+import { Button, useBusy } from "../../components/Button";
 import { Ask, Dialog } from "../../components/Dialog";
 import { Icon } from "../../components/icons";
 import { type Entry, Menu } from "../../components/Menu";
 import { Badge, EmptyState, Failure, Spinner } from "../../components/parts";
-import { attempt, toast } from "../../components/Toast";
+import { attempt, toastAfterReload } from "../../components/Toast";
 import { download } from "../../download";
 import { onFeed } from "../../events";
 import { Frame } from "../../Frame";
@@ -17,6 +17,7 @@ import { me } from "../../me";
 import type { Command } from "../../palette";
 import { go, href, type Route } from "../../router";
 import { visible } from "../../text";
+import { forgetKept } from "../chat/outbox";
 import { Logins } from "./Logins";
 import { Mandates } from "./Mandates";
 
@@ -145,8 +146,8 @@ function FactRow({ fact, onEdit, onForget }: { fact: Fact; onEdit: () => void; o
 function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () => void; onDone: () => void }) {
   const [content, setContent] = useState(fact?.content ?? "");
   const [kind, setKind] = useState<Kind>(fact?.kind ?? "fact");
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const [busy, once] = useBusy();
+  const save = async (): Promise<void> => {
     const body = { content: content.trim(), kind };
     const saved = await attempt(() => (fact === null ? post("/memories", body) : patch(`/memories/${fact.id}`, body)));
     if (!saved) return;
@@ -156,7 +157,7 @@ function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () =>
   const title = t(fact === null ? "add_fact" : "edit");
   return (
     <Dialog title={title} onClose={onClose}>
-      <form onSubmit={(event) => void submit(event)}>
+      <form onSubmit={(event) => { event.preventDefault(); void once(save); }}>
         <textarea class="field" rows={4} maxLength={LONGEST} value={content} aria-label={t("fact")} dir="auto" autoFocus
           onInput={(event) => setContent(event.currentTarget.value)} />
         <select class="field" value={kind} aria-label={t("kind")} onChange={(event) => setKind(event.currentTarget.value as Kind)}>
@@ -164,7 +165,7 @@ function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () =>
         </select>
         <footer>
           <Button onClick={onClose}>{t("cancel")}</Button>
-          <Button kind="primary" type="submit" disabled={!content.trim()}>{t("save")}</Button>
+          <Button kind="primary" type="submit" disabled={busy || !content.trim()}>{t("save")}</Button>
         </footer>
       </form>
     </Dialog>
@@ -175,24 +176,25 @@ function EditFact({ fact, onClose, onDone }: { fact: Fact | null; onClose: () =>
 function Erase({ onClose }: { onClose: () => void }) {
   const [typed, setTyped] = useState("");
   const user = me.value?.user ?? "";
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const [busy, once] = useBusy();
+  const erase = async (): Promise<void> => {
     if (!(await attempt(() => call("DELETE", "/me", { query: { confirm: typed } })))) return;
-    onClose();
+    await forgetKept();
     giveKey(null);
-    toast(t("erased"));
+    toastAfterReload(t("erased"));
     location.hash = href();
+    location.reload();
   };
   return (
     <Dialog title={t("erase_me")} onClose={onClose}>
-      <form onSubmit={(event) => void submit(event)}>
+      <form onSubmit={(event) => { event.preventDefault(); void once(erase); }}>
         <p>{t("erase_me_text")}</p>
         <p>{t("type_to_confirm", { user })}</p>
         <input class="field" value={typed} aria-label={t("type_to_confirm", { user })} autoComplete="off" dir="auto" autoFocus
           onInput={(event) => setTyped(event.currentTarget.value)} />
         <footer>
           <Button onClick={onClose}>{t("cancel")}</Button>
-          <Button kind="danger" type="submit" disabled={user === "" || typed !== user}>{t("erase_me")}</Button>
+          <Button kind="danger" type="submit" disabled={busy || user === "" || typed !== user}>{t("erase_me")}</Button>
         </footer>
       </form>
     </Dialog>

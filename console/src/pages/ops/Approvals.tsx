@@ -16,9 +16,9 @@ type Waiting = Schemas["OpsApproval"];
 type Step = Pick<Schemas["Step"], "id" | "description" | "args" | "status">;
 const EVERY_MS = 5000;
 
-async function own(): Promise<Map<string, Schemas["Approval"]>> {
+async function own(signal: AbortSignal): Promise<Map<string, Schemas["Approval"]>> {
   const found = new Map<string, Schemas["Approval"]>();
-  for await (const page of pages<Schemas["Approval"]>("/approvals", { limit: 200 })) for (const each of page) if (each.asker === me.value?.user) found.set(each.plan_id, each);
+  for await (const page of pages<Schemas["Approval"]>("/approvals", { limit: 200 }, Infinity, signal)) for (const each of page) if (each.asker === me.value?.user) found.set(each.plan_id, each);
   return found;
 }
 

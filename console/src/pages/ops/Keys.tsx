@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { post, remove, type Schemas } from "../../api";
-import { Button, CopyButton } from "../../components/Button";
+import { Button, CopyButton, useBusy } from "../../components/Button";
 import { Ask, Dialog } from "../../components/Dialog";
 import { Badge, EmptyState } from "../../components/parts";
 import { attempt, toast } from "../../components/Toast";
@@ -67,9 +67,13 @@ function NewKey({ onClose, onDone }: { onClose: () => void; onDone: (body: Schem
   const [name, setName] = useState("");
   const [until, setUntil] = useState("");
   const [scopes, setScopes] = useState<(typeof SCOPES)[number][]>([]);
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const [busy, once] = useBusy();
+  const make = async (): Promise<void> => {
     if (await onDone({ user: user.trim(), name: name.trim() || null, scopes, expires_at: until === "" ? null : new Date(until).toISOString() })) onClose();
+  };
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    void once(make);
   };
   return (
     <Dialog title={t("ops_new_key")} onClose={onClose}>
@@ -86,7 +90,7 @@ function NewKey({ onClose, onDone }: { onClose: () => void; onDone: (body: Schem
           ))}
         </fieldset>
         <label class="named">{t("ops_ends_at")}<input class="field" type="datetime-local" value={until} onInput={(event) => setUntil(event.currentTarget.value)} /><small>{t("ops_never_hint")}</small></label>
-        <footer><Button onClick={onClose}>{t("cancel")}</Button><Button kind="primary" type="submit" disabled={!user.trim()}>{t("ops_make")}</Button></footer>
+        <footer><Button onClick={onClose}>{t("cancel")}</Button><Button kind="primary" type="submit" disabled={busy || !user.trim()}>{t("ops_make")}</Button></footer>
       </form>
     </Dialog>
   );

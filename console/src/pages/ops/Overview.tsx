@@ -1,14 +1,15 @@
 import { get, Problem, type Schemas } from "../../api";
 import { Icon, type IconName } from "../../components/icons";
-import { Badge, Card } from "../../components/parts";
+import { Badge, Card, Failure } from "../../components/parts";
 import { clock, compact, duration, money, number, share, t } from "../../i18n";
-import { useLoad } from "../../load";
+import { type Loaded, useLoad } from "../../load";
 import { go } from "../../router";
 import { visible } from "../../text";
 import { titleOf } from "../../tools";
 import { Chart } from "./Chart";
 import { dollars, Foreign, Rows, Shown, Tile, to } from "./parts";
 import type { OpsView } from "./Ops";
+import { serverState } from "./Servers";
 
 type Found = Schemas["Overview"];
 type Figures = Schemas["Figures"];
@@ -33,7 +34,7 @@ export function Overview({ query }: OpsView) {
       <Shown of={seen}>
         {(found) => (
           <>
-            <Attention seen={found} tools={tools.value} ready={ready.value} />
+            <Attention seen={found} tools={tools} ready={ready} />
             <Tiles seen={found} />
             <Charts figures={found.figures} />
             <Details figures={found.figures} />
@@ -71,7 +72,7 @@ function concerns({ now, figures }: Found, tools: Schemas["FleetToolStates"] | n
   for (const [name, state] of Object.entries(ready ?? {}))
     if (state === "down") add(name, t("ops_is_down"), "#/ops/doctor", "alert", true);
   for (const [name, state] of Object.entries(typeof ready?.["mcp"] === "object" ? ready["mcp"] : {}))
-    if (state !== "ready") add(name, state, "#/ops/mcp", "plug", true);
+    if (state !== "ready") add(name, [serverState(state), visible(state.split(": ").slice(1).join(": "))].filter(Boolean).join(": "), "#/ops/mcp", "plug", true);
   if (now.leases_passed > 0) add("", t("ops_leases_passed", { n: now.leases_passed }), to("ops/turns", { status: "running" }), "alert", true);
   for (const [name, { fleet }] of Object.entries(tools?.tools ?? {}))
     if (fleet.status !== "available") add(titleOf(name), t("ops_tool_is", { status: t(`ops_tool_${fleet.status}`) }), `#/tools/${encodeURIComponent(name)}`, "tool", fleet.status === "failed");
@@ -85,12 +86,16 @@ function concerns({ now, figures }: Found, tools: Schemas["FleetToolStates"] | n
   return found;
 }
 
-function Attention({ seen, tools, ready }: { seen: Found; tools: Schemas["FleetToolStates"] | null; ready: Ready | null }) {
-  const found = concerns(seen, tools, ready);
+/** That all is well is said only if all of it was read, and just now. */
+function Attention({ seen, tools, ready }: { seen: Found; tools: Loaded<Schemas["FleetToolStates"]>; ready: Loaded<Ready> }) {
+  const found = concerns(seen, tools.value, ready.value);
+  const unread = [tools, ready].filter(({ problem }) => problem !== null);
+  const isWhole = tools.value !== null && ready.value !== null && unread.length === 0;
   return (
     <section class="attention" aria-label={t("ops_attention")}>
       <h2>{t("ops_attention")}</h2>
-      {found.length === 0 && <p class="muted"><Badge mood="good">{t("ops_all_well")}</Badge></p>}
+      {unread.map(({ problem, reload }, index) => problem && <Failure key={index} problem={problem} onRetry={reload} />)}
+      {found.length === 0 && isWhole && <p class="muted"><Badge mood="good">{t("ops_all_well")}</Badge></p>}
       <ul>
         {found.slice(0, 12).map(({ of, text, href, icon, bad }) => (
           <li key={of + text}><a class={bad ? "bad" : "warn"} href={href}><Icon name={icon} size={16} /><span>{of !== "" && <><Foreign text={of} />: </>}<bdi>{text}</bdi></span><Icon name="chevron" size={14} /></a></li>

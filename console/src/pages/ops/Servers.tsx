@@ -15,6 +15,10 @@ type Server = Schemas["McpServerStatus"];
 
 const moodOf = (state: string): Mood => (state === "ready" ? "good" : state === "connecting" ? "busy" : "bad");
 
+/** The state without its reason, which stands below. */
+export const serverState = (state: string): string =>
+  state === "ready" ? t("ops_server_ready") : state === "connecting" ? t("ops_server_connecting") : t("ops_server_failed");
+
 /** Without the colours of terminals, whose beginnings the service has written out. */
 const plain = (line: string): string => visible(line).replace(/‹U\+001B›\[[0-?]*[ -/]*[@-~]/g, "");
 
@@ -49,7 +53,7 @@ function One({ server, onDone }: { server: Server; onDone: () => void }) {
   };
   return (
     <Card title={<Foreign text={server.name} />} icon="plug" mood={moodOf(server.state) === "bad" ? "bad" : "neutral"}
-      aside={<><Badge mood={moodOf(server.state)}><Foreign text={server.state.split(":")[0]} /></Badge><Button class="small" icon="redo" disabled={busy} onClick={reconnect}>{t("ops_reconnect")}</Button></>}>
+      aside={<><Badge mood={moodOf(server.state)}>{serverState(server.state)}</Badge><Button class="small" icon="redo" disabled={busy} onClick={reconnect}>{t("ops_reconnect")}</Button></>}>
       <Facts facts={[
         [t("ops_since"), <When at={server.since} />],
         [t("ops_last_failure"), server.last_error === null ? <Foreign text={null} /> : <><Foreign text={server.last_error} /> <small class="muted">(<When at={server.last_error_at} />)</small></>],

@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { get, type Schemas } from "../../api";
 import { JsonView } from "../../components/JsonView";
 import { Badge, Card, type Mood } from "../../components/parts";
-import { number, t } from "../../i18n";
+import { number, roleOf, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { me } from "../../me";
 import { Facts, Foreign, Id, Rows, Shown, ToolName, When } from "./parts";
@@ -66,7 +66,7 @@ const Plan = ({ plan }: { plan: NonNullable<Found["plan"]> }) => (
 const Messages = ({ said }: { said: Said[] }) => (
   <Card title={t("ops_said_newest")} folded aside={number(said.length)}>
     {said.map((message) => (
-      <div key={message.id} class="quoted"><small class="muted">{message.role} · <When at={message.created_at} /></small><JsonView value={message.content} depth={1} /></div>
+      <div key={message.id} class="quoted"><small class="muted">{roleOf(message.role)} · <When at={message.created_at} /></small><JsonView value={message.content} depth={1} /></div>
     ))}
   </Card>
 );

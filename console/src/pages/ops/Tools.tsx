@@ -28,7 +28,7 @@ export const ToolStatus = ({ status }: { status: State["status"] }) => <Badge mo
 async function known(signal: AbortSignal): Promise<Known> {
   const { tools } = await get<Fleet>("/tool-states", { limit: 1 }, signal);
   const described: Described[] = [];
-  for await (const page of pages<Described>("/tools", { limit: 200 })) described.push(...page);
+  for await (const page of pages<Described>("/tools", { limit: 200 }, Infinity, signal)) described.push(...page);
   return { described, fleet: tools };
 }
 
@@ -86,8 +86,8 @@ const InSessions = ({ counts }: { counts: Record<string, number> }) => {
 /** `#/tools/{name}` */
 export function Tool({ id: name }: OpsView) {
   const seen = useLoad(async (signal) => (await get<Fleet>("/tool-states", { tool: name, limit: 1 }, signal)).tools[name], [name], EVERY_MS);
-  const described = useLoad(async () => {
-    for await (const page of pages<Described>("/tools", { limit: 200 })) {
+  const described = useLoad(async (signal) => {
+    for await (const page of pages<Described>("/tools", { limit: 200 }, Infinity, signal)) {
       const found = page.find((each) => each.name === name);
       if (found !== undefined) return found;
     }

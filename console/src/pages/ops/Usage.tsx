@@ -3,8 +3,8 @@ import { pages, type Schemas } from "../../api";
 import { Button } from "../../components/Button";
 import { attempt } from "../../components/Toast";
 import { csv, save } from "../../download";
-import { compact, day, money, number, share, t } from "../../i18n";
-import { useLoad } from "../../load";
+import { compact, day, money, number, share, t, units } from "../../i18n";
+import { type Loaded, useLoad } from "../../load";
 import { go } from "../../router";
 import { Chart } from "./Chart";
 import { Bar, Choice, type Column, dollars, Filters, Foreign, Rows, Shown, to } from "./parts";
@@ -15,28 +15,44 @@ const GROUPS = ["user", "agent", "model", "session", "day"] as const;
 const RANGES = [7, 30, 90, 365];
 const DAY_MS = 86_400_000;
 const MOST = 2000;
+const MOST_DAYS = 731;
 const COLUMNS = ["key", "llm_calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "estimated", "cost", "cost_complete"] as const;
 
 const dated = (at: number): string => new Date(at).toISOString().slice(0, 10);
 
 async function all(query: Record<string, string | boolean | null>, signal?: AbortSignal): Promise<Total[]> {
   const found: Total[] = [];
-  for await (const page of pages<Total>("/usage", { ...query, limit: 200 }, MOST)) {
-    if (signal?.aborted) break;
-    found.push(...page);
-  }
+  for await (const page of pages<Total>("/usage", { ...query, limit: 200 }, MOST, signal)) found.push(...page);
   return found;
+}
+
+const isDay = (text: string): boolean => /^2\d{3}-\d{2}-\d{2}$/.test(text) && !Number.isNaN(Date.parse(text));
+const lengthOf = (from: string, until: string): number => (Date.parse(until) - Date.parse(from)) / DAY_MS + 1;
+const isRange = (from: string, until: string): boolean => isDay(from) && isDay(until) && lengthOf(from, until) >= 1 && lengthOf(from, until) <= MOST_DAYS;
+
+/** The range that the address asks for; the last thirty days if it names none, or one that is too long to draw. */
+function rangeIn(query: URLSearchParams): { from: string; until: string } {
+  const until = query.get("to") ?? dated(Date.now());
+  const last = isDay(until) ? until : dated(Date.now());
+  const from = query.get("from") ?? "";
+  return { from: isRange(from, last) ? from : dated(Date.parse(last) - 29 * DAY_MS), until: last };
+}
+
+/** What was read for another question is not shown as the answer to this one. */
+function useTotals(asked: Record<string, string | boolean | null>): Loaded<Total[]> {
+  const of = JSON.stringify(asked);
+  const read = useLoad(async (signal) => ({ of, found: await all(asked, signal) }), [of]);
+  return { ...read, value: read.value?.of === of ? read.value.found : null };
 }
 
 /** What a range of days took, of all users or of one: a bar for each day, and a sum for each of a kind. */
 export function Usage({ query }: OpsView) {
   const group = GROUPS.find((each) => each === query.get("group")) ?? "user";
   const user = query.get("user");
-  const until = query.get("to") ?? dated(Date.now());
-  const from = query.get("from") ?? dated(Date.parse(until) - 29 * DAY_MS);
+  const { from, until } = rangeIn(query);
   const asked = { from, to: until, ...(user === null ? { everyone: true } : { user }) };
-  const days = useLoad((signal) => all({ ...asked, group: "day" }, signal), [from, until, user]);
-  const totals = useLoad((signal) => all({ ...asked, group }, signal), [from, until, user, group]);
+  const days = useTotals({ ...asked, group: "day" });
+  const totals = useTotals({ ...asked, group });
   const set = (changes: Record<string, string | null>): void => go(to("ops/usage", { ...Object.fromEntries(query), ...changes }), { replace: true });
   const saved = (): Promise<boolean> => attempt(async () => save(csv(COLUMNS, await all({ ...asked, group })), "text/csv", `usage-${group}-${from}-${until}.csv`));
   return (
@@ -53,15 +69,34 @@ export function Usage({ query }: OpsView) {
 }
 
 function Days({ from, until, onChange }: { from: string; until: string; onChange: (changes: Record<string, string | null>) => void }) {
-  const length = (Date.parse(until) - Date.parse(from)) / DAY_MS + 1;
-  const among = Object.fromEntries([...new Set([...RANGES, length])].sort((one, other) => one - other).map((n) => [String(n), t("ops_days", { n })]));
+  const length = lengthOf(from, until);
+  const among = Object.fromEntries([...new Set([...RANGES, length])].sort((one, other) => one - other).map((n) => [String(n), units(n, "day")]));
   return (
     <>
       <Choice label={t("ops_range")} value={String(length)} among={among} onChange={(n) => onChange({ from: dated(Date.now() - (Number(n) - 1) * DAY_MS), to: null })} />
-      <input class="field" type="date" aria-label={t("ops_from_day")} value={from} max={until} onChange={(event) => event.currentTarget.value && onChange({ from: event.currentTarget.value, to: until })} />
-      <input class="field" type="date" aria-label={t("ops_to_day")} value={until} min={from} onChange={(event) => event.currentTarget.value && onChange({ from, to: event.currentTarget.value })} />
+      <Day label={t("ops_from_day")} value={from} max={until} allowed={(day) => isRange(day, until)} onSet={(day) => onChange({ from: day, to: until })} />
+      <Day label={t("ops_to_day")} value={until} min={from} allowed={(day) => isRange(from, day)} onSet={(day) => onChange({ from, to: day })} />
     </>
   );
+}
+
+interface DayGiven {
+  label: string;
+  value: string;
+  min?: string;
+  max?: string;
+  allowed: (day: string) => boolean;
+  onSet: (day: string) => void;
+}
+
+/** Takes effect on Enter, and on leaving the field: while a year is typed it is 2, 20 and 202. */
+function Day({ label, value, min, max, allowed, onSet }: DayGiven) {
+  const done = ({ currentTarget: field }: { currentTarget: HTMLInputElement }): void => {
+    if (field.value === value) return;
+    if (allowed(field.value)) onSet(field.value);
+    else field.value = value;
+  };
+  return <input class="field" type="date" aria-label={label} value={value} min={min} max={max} onBlur={done} onKeyDown={(event) => event.key === "Enter" && done(event)} />;
 }
 
 const NOTHING = { llm_calls: 0, input_tokens: 0, cached_tokens: 0, output_tokens: 0, cost: 0 };
@@ -69,7 +104,7 @@ const NOTHING = { llm_calls: 0, input_tokens: 0, cached_tokens: 0, output_tokens
 /** Days without use are days as well. A bar leads to the turns of its day. */
 function Bars({ found, from, until, user }: { found: Total[]; from: string; until: string; user: string | null }) {
   const known = new Map(found.map((each) => [each.key, each]));
-  const points = Array.from({ length: (Date.parse(until) - Date.parse(from)) / DAY_MS + 1 }, (_, index) => {
+  const points = Array.from({ length: lengthOf(from, until) }, (_, index) => {
     const key = dated(Date.parse(from) + index * DAY_MS);
     return { ...NOTHING, ...known.get(key), key };
   });

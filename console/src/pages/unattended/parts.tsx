@@ -13,15 +13,15 @@ export type Session = Schemas["Session"];
 
 const MOST = 1000;
 
-async function all<T>(path: string): Promise<T[]> {
+async function all<T>(path: string, signal: AbortSignal): Promise<T[]> {
   const found: T[] = [];
-  for await (const page of pages<T>(path, { limit: 200 }, MOST)) found.push(...page);
+  for await (const page of pages<T>(path, { limit: 200 }, MOST, signal)) found.push(...page);
   return found;
 }
 
 /** All of a list, read again when something happens in one of the caller's sessions. */
 export function useAll<T>(path: string): Loaded<T[]> {
-  const list = useLoad(() => all<T>(path), [path]);
+  const list = useLoad((signal) => all<T>(path, signal), [path]);
   useEffect(() => onFeed(({ type }) => type !== "fact_noted" && type !== "mandate_changed" && list.reload()), [list.reload]);
   return list;
 }

@@ -1,6 +1,6 @@
 /** When a schedule is due: in words of the page's language, and as the form asks for it. Cron and RRULE are the service's. */
 import type { Schemas } from "../../api";
-import { listed, number, t, time, weekday } from "../../i18n";
+import { listed, t, time, units, weekday } from "../../i18n";
 
 type Schedule = Schemas["Schedule"];
 type Rule = Pick<Schedule, "at" | "cron" | "rrule" | "time_zone" | "next_at">;
@@ -34,14 +34,13 @@ export function inWords(rule: Rule): string | null {
 function worded({ every, period, days, monthDay }: Recurrence): string {
   if (every === 1 && days?.join() === WORKDAYS) return t("when_workdays");
   if (every === 1 && days !== undefined) return t("when_weekly", { days: named(days) });
-  const often = every === 1 ? t(`when_${period as Exclude<Period, "minute">}`) : t("when_every", { n: unit(every, period) });
+  const often = every === 1 ? t(`when_${period as Exclude<Period, "minute">}`) : t("when_every", { n: units(every, period) });
   if (days !== undefined) return `${often} ${t("when_on", { days: named(days) })}`;
   if (monthDay !== undefined) return `${often} ${monthDay === "L" ? t("when_last_day") : t("when_on_day", { n: Number(monthDay) })}`;
   return often;
 }
 
 const named = (days: number[]): string => listed(days.map((each) => weekday(each)));
-const unit = (value: number, name: Period): string => number(value, { style: "unit", unit: name, unitDisplay: "long" });
 
 const recurrence = (rule: Rule): Recurrence | null =>
   rule.cron !== null ? ofCron(rule.cron) : rule.rrule !== null ? ofRrule(rule.rrule, rule) : null;
@@ -127,6 +126,7 @@ export interface Draft {
   cron: string;
   rrule: string;
   zone: string;
+  /** As the field has it too, but by the clock of `zone`. */
   until: string;
 }
 
@@ -145,7 +145,7 @@ export function draftOf(schedule: Schedule | null): Draft {
     cron: schedule?.cron ?? "0 9 1 * *",
     rrule: schedule?.rrule ?? "FREQ=MONTHLY;BYDAY=1MO;BYHOUR=9;BYMINUTE=0",
     zone: schedule?.time_zone ?? ownZone(),
-    until: schedule?.until == null ? "" : local(schedule.until),
+    until: schedule?.until == null ? "" : clockIn(schedule.time_zone, Date.parse(schedule.until)),
   };
 }
 
@@ -154,10 +154,21 @@ const local = (at: string): string => {
   return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 };
 
+/** What the clock of a zone shows, as a `datetime-local` field has it. Swedish writes dates so. */
+const clockIn = (timeZone: string, at: number): string =>
+  new Intl.DateTimeFormat("sv", { timeZone, dateStyle: "short", timeStyle: "short" }).format(at).replace(" ", "T");
+
+/** When the clock of a zone shows this. Asked twice, as the offset may change between the guess and the moment. */
+function momentIn(timeZone: string, shown: string): string {
+  const wanted = Date.parse(`${shown}Z`);
+  const ahead = (at: number): number => Date.parse(`${clockIn(timeZone, at)}Z`) - at;
+  return new Date(wanted - ahead(wanted - ahead(wanted))).toISOString();
+}
+
 /** The rule as the API takes it. */
 export function ruleOf(draft: Draft): Pick<Schemas["ScheduleChanges"], "at" | "cron" | "rrule" | "time_zone" | "until"> {
   if (draft.kind === "at") return { at: new Date(draft.moment).toISOString(), time_zone: draft.zone, until: null };
-  const rest = { time_zone: draft.zone, until: draft.until === "" ? null : new Date(draft.until).toISOString() };
+  const rest = { time_zone: draft.zone, until: draft.until === "" ? null : momentIn(draft.zone, draft.until) };
   if (draft.kind === "rrule") return { rrule: draft.rrule.trim(), ...rest };
   if (draft.kind === "cron") return { cron: draft.cron.trim(), ...rest };
   const [hour = "", minute = ""] = draft.clock.split(":");
