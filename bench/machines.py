@@ -38,7 +38,7 @@ async def measure(within: Setup, name: str, *, seconds: float) -> str:
     used: Counter[str] = Counter()
     async with (
         serving(within, str(Path(sys.executable).with_name("segue")), name, *GROUPS[name]) as group,
-        meter_of(group.stores, {"Segue": group.all_pids}) as meter,
+        meter_of(group.stores, {"Segue": group.pids}) as meter,
         conversations(group.ports, SESSIONS) as sessions,
         meter.adding_to(used),
     ):
