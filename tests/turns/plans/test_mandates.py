@@ -302,6 +302,13 @@ async def test_nothing_is_proposed_that_the_user_has_not_said_in_this_message(
     provider.will(calls(("propose_mandate", {"tool": "pay", "scope": "user", "args": bound})), says("No."))
     answer = await client.chat(await client.new_session(), WORDS["en"], approves=False)
     assert (answer["plan"], (await client.get("/mandates"))["items"]) == (None, [])
+    session, wider = await client.new_session(), {"to": {"equals": "bob"}}
+    provider.will(calls(("propose_mandate", {"tool": "pay", "scope": "user", "args": bound})))
+    await client.chat(session, WORDS["en"])
+    provider.will(calls(("propose_mandate", {"tool": "pay", "scope": "user", "args": wider})), says("Done."))
+    answer = await client.chat(session, "yes")
+    assert [call["status"] for call in answer["tool_calls"]] == ["succeeded", "failed"]
+    assert answer["plan"]["status"] == "completed"
 
 
 def test_leave_is_read_in_fifteen_languages_and_not_from_words_that_deny_or_quote() -> None:
