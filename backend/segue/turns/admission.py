@@ -363,7 +363,7 @@ def _invalid(field: Literal["args", "answer"], why: str, faults: Sequence[str] =
     errors = [
         {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": code} for at, _, said in found
     ]
-    if field == "args":
+    if field == "args":  # the codes are written out, since docs/openapi.json is made of those that stand in the source
         return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
     return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
 

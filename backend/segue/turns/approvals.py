@@ -149,7 +149,7 @@ async def get_approval(connection: AsyncConnection, identity: Identity, plan_id:
 
 
 def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
-    """Returns the condition in SQL for what `_check_decider` lets through: the same rule in SQL."""
+    """Returns the condition for what `_check_decider` lets through: the same rule, in SQL."""
     names, user = sorted(identity.groups | identity.roles), identity.user
     if not names:
         return false()
