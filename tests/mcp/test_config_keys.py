@@ -1,6 +1,7 @@
 """The keys of mcp.json: Segue's own, those of other clients, and those that nobody has."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,19 +223,19 @@ def test_the_docs_have_the_keys_of_other_clients_as_they_are_read() -> None:
     page = (ROOT / "docs" / "mcp.md").read_text("utf-8")
     section = page.partition("### Keys of other clients")[2].partition("\n#")[0].splitlines()
 
-    def row(key: ForeignKey) -> str:
-        return f"| `{key.name}` | {key.clients} | {key.said} |"
+    def rows(keys: Iterable[ForeignKey]) -> list[str]:
+        named: dict[str, list[str]] = {}
+        for key in keys:
+            named.setdefault(key.said, []).append(f"`{key.name}` ({key.clients})")
+        return [f"| {', '.join(names)} | {said} |" for said, names in named.items()]
 
     of_login = (replace(key, name=f"oauth.{key.name}") for key in LOGIN_KEYS.values())
     every = [*FILE_KEYS.values(), *SERVER_KEYS.values(), *of_login]
-    ignored: dict[str, list[str]] = {}
-    for key in every:
-        if key.becomes == "ignored":
-            ignored.setdefault(key.said, []).append(f"`{key.name}` ({key.clients})")
-    tables_of_keys = (FILE_KEYS, SERVER_KEYS, LOGIN_KEYS)
-    read = [row(key) for keys in tables_of_keys for key in keys.values() if key.becomes != "ignored"]
-    tables = [line for line in section if line.startswith("| `")]
-    assert tables == [*read, *(f"| {', '.join(keys)} | {why} |" for why, keys in ignored.items())]
+    read = rows(key for key in every if key.becomes != "ignored")
+    assert [line for line in section if line.startswith("| `")] == [
+        *read,
+        *rows(key for key in every if key.becomes == "ignored"),
+    ]
 
 
 async def test_what_is_ignored_is_one_line_of_the_log(settings: Settings) -> None:
