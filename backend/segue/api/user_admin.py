@@ -3,7 +3,6 @@
 No answer but that of making a key has a secret, and no list has a digest.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -89,7 +88,7 @@ async def create_api_key(body: KeyToMake, response: Response, services: Services
     """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
     only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
     """
-    _refuse_more_than(ops, body.user, body.scopes)
+    _refuse_more_than(ops, Identity(body.user, frozenset(body.scopes)))
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         raise InvalidRequest("`expires_at` has to be later than now.")
@@ -111,7 +110,7 @@ async def rotate_api_key(
     now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        _refuse_more_than(ops, old.owner, old.scopes, old.roles)
+        _refuse_more_than(ops, old.identity)
         made = await rotate_key(connection, old, overlap=overlap, now=now)
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
         await record_act(connection, ops, "rotate_key", details=details)
@@ -131,9 +130,11 @@ async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, op
     keys.forget(key_id)
 
 
-def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str], roles: Sequence[str] = ()) -> None:
-    needed = {*scopes} if user == identity.user else {*scopes, "ops:content"}
-    if missing := [*sorted(needed - identity.scopes), *sorted({*roles} - identity.roles)]:
+def _refuse_more_than(own: Identity, other: Identity) -> None:
+    """Groups count too: they decide on approvals, which operators do not."""
+    scopes = other.scopes if other.user == own.user else other.scopes | {"ops:content"}
+    lacks = (scopes - own.scopes, other.groups - own.groups, other.roles - own.roles)
+    if missing := [name for names in lacks for name in sorted(names)]:
         detail = f"Your key lacks {', '.join(missing)}: it can make no key that may do more than it may itself."
         raise AppError("beyond_own_scopes", status=403, title="More than your own scopes", detail=detail)
 
