@@ -129,7 +129,7 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
         [reference] = [each["content"] for each in await client.messages(session) if each["role"] == "tool"]
         return calls(("get_tool_result", {"tool_call_id": reference["tool_call_id"], "offset": 10_000, "limit": 500}))
 
-    provider.will(as_known, says("More lines."), says("Still there."), says("Read anew."))
+    provider.will(as_known, says("More lines."), says("Still there."), says("Read anew."), says("Gone."))
     answer = await client.chat(session, "What comes later?", attachments=[attachment, attachment])
     [call] = answer["tool_calls"]
     assert (call["tool_name"], call["args"], call["status"]) == (
@@ -165,6 +165,10 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     deleted = await client.http.get(f"/sessions/{session}/tool-results/{call['tool_call_id']}")
     assert code(deleted) == (410, "tool_result_expired")
     assert (await client.messages(session))[0] == history[0]
+    await client.chat(session, "What did it say?")
+    assert "This file has been deleted." in str(provider.requests[-1])
+    assert "line 0" not in str(provider.requests[-1])
+    assert "line 0" not in (await client.http.get("/me/export")).text
 
 
 async def test_an_image_goes_to_a_model_that_takes_it_and_words_to_any_other(

@@ -7,7 +7,7 @@ import binascii
 import hashlib
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -22,6 +22,8 @@ from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.log import log
+from segue.memory import short_term
+from segue.memory.history import replace_result
 from segue.memory.session_store import check_session
 from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED, WORDS
@@ -110,7 +112,10 @@ async def delete_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> None:
     """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
-    await services.database.transact(attachment_store.delete_attachment, caller, session_id, attachment_id)
+    async with services.database.transaction() as connection:
+        for left in await attachment_store.delete_attachment(connection, caller, session_id, attachment_id):
+            await replace_result(connection, left.tool_call_id, asdict(left))
+    await short_term.forget(services.cache, session_id)
 
 
 @dataclass(frozen=True, slots=True)
