@@ -43,10 +43,8 @@ _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).
 _HEADERS: Final = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "X-Robots-Tag": "noindex",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
 }
 
 router = APIRouter(include_in_schema=False)

@@ -101,7 +101,6 @@ async def get_attachment(
     shown = "inline" if file.media_type in IMAGES else "attachment"
     headers = {
         "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",
-        "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "sandbox; default-src 'none'",
     }
     return Response(content, media_type=file.media_type, headers=headers)

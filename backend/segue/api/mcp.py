@@ -37,9 +37,7 @@ LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.js
 _MAX_CHARS = 8192  # of what a server sends a browser back with
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
 }
 
 

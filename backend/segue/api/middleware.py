@@ -69,7 +69,10 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
+                headers = MutableHeaders(scope=message)
+                headers.update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers.setdefault("Cache-Control", "no-store")  # no cache knows that X-API-Key is a credential
             await send(message)
 
         # A server hands what the lifespan yields to the outermost application only, which may not be ours.

@@ -32,7 +32,7 @@ _POLICY = (
 )
 # Swagger UI sets style attributes, and has pictures in its style sheet.
 _POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept-Encoding"}
+_HEADERS = {"Referrer-Policy": "no-referrer", "Vary": "Accept-Encoding"}
 _METHODS = ["GET", "HEAD"]  # the server leaves out the body of an answer to HEAD
 _PAGES = ("Page_", "PageAround_")
 _SCHEMAS = "#/components/schemas/"

@@ -304,7 +304,6 @@ def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
     name = f"{call.tool_call_id}-{number}{mimetypes.guess_extension(part.media_type) or ''}"
     headers = {
         "Content-Disposition": f'attachment; filename="{name}"',
-        "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "sandbox",
     }
     return Response(part.content(), media_type=part.media_type, headers=headers)

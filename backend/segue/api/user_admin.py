@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
-from fastapi import Depends, Path, Query, Response
+from fastapi import Depends, Path, Query
 from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
 
@@ -84,7 +84,7 @@ async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *,
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
-async def create_api_key(body: KeyToMake, response: Response, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
+async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
     """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
     only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
     """
@@ -97,12 +97,12 @@ async def create_api_key(body: KeyToMake, response: Response, services: Services
         made = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
         details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
         await record_act(connection, ops, "create_key", details=details)
-    return _shown_new(made, now, response)
+    return _shown_new(made, now)
 
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_MAKE)
 async def rotate_api_key(
-    key_id: KeyId, response: Response, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
+    key_id: KeyId, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:
     """Makes an API key like one that works, which ends after a while. What may be made is as for a new one. For the
     scope `ops`, with AUTH=api_key.
@@ -115,7 +115,7 @@ async def rotate_api_key(
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
         await record_act(connection, ops, "rotate_key", details=details)
     keys.forget(key_id)
-    return _shown_new(made, now, response)
+    return _shown_new(made, now)
 
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
@@ -143,8 +143,7 @@ def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
     return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in _OF_KEY})
 
 
-def _shown_new(made: NewKey, now: datetime, response: Response) -> OpsNewKey:
-    response.headers["Cache-Control"] = "no-store"
+def _shown_new(made: NewKey, now: datetime) -> OpsNewKey:
     return OpsNewKey(_shown_key(made.key, now), made.secret)
 
 
