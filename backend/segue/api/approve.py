@@ -93,7 +93,7 @@ async def _decide(
         decided = await services.turns.decide_approval(by, link.plan_id, button, origin=origin)
     except AppError as error:
         if (over := _OVER.get(error.code)) is None:
-            raise
+            return _page("en", f"Nothing was done: {error.detail}", status=error.status)
         return _page(language, translate(over, language), status=410)
     if button.decision == "reject":
         return _page(language, translate("cancelled", language))
