@@ -4,7 +4,7 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -152,11 +152,17 @@ async def read_attached(
         pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0
         outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
         pages_left -= pages if pages <= pages_left else 0
-    return {each.id: outcomes.get(each.id, _GONE) for each in files}
+    return {each.id: outcomes.get(each.id, GONE) for each in files}
+
+
+async def kept_files(connection: AsyncConnection, ids: Sequence[str]) -> Collection[str]:
+    """Returns those that are not deleted, and keeps them until the transaction ends."""
+    found = select(attachments.c.id).where(attachments.c.id.in_(ids)).with_for_update(read=True, key_share=True)
+    return (await connection.execute(found)).scalars().all()
 
 
 _DELETED = "This file has been deleted."
-_GONE = failed(_DELETED)
+GONE = failed(_DELETED)
 
 
 async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
