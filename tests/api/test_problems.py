@@ -54,6 +54,7 @@ async def test_no_cache_keeps_an_answer_of_the_api_and_no_browser_guesses_what_i
     for path in ("/me", f"/sessions/{session}/messages", f"/sessions/{MISSING}", "/metrics", "/nowhere", "/assets/x"):
         headers = (await client.http.get(path)).headers
         assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff"), path
+        assert headers["referrer-policy"] == "no-referrer"
 
 
 async def test_an_unknown_session_is_named_as_what_is_missing(client: Client) -> None:

@@ -44,7 +44,6 @@ _HEADERS: Final = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "X-Robots-Tag": "noindex",
-    "Referrer-Policy": "no-referrer",
 }
 
 router = APIRouter(include_in_schema=False)

@@ -99,10 +99,8 @@ async def get_attachment(
     """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
     file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
-    headers = {
-        "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",
-        "Content-Security-Policy": "sandbox; default-src 'none'",
-    }
+    named = f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}"
+    headers = {"Content-Disposition": named, "Content-Security-Policy": "sandbox; default-src 'none'"}
     return Response(content, media_type=file.media_type, headers=headers)
 
 

@@ -35,10 +35,7 @@ ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of m
 LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
 
 _MAX_CHARS = 8192  # of what a server sends a browser back with
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-}
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +133,9 @@ def _only(request: Request, name: str) -> str | None:
 
 def _page(title: str, text: str, code: int) -> HTMLResponse:
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", code, _HEADERS)
+    return HTMLResponse(
+        f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", code, {"Content-Security-Policy": _POLICY}
+    )
 
 
 class WantedPrompt(Body):

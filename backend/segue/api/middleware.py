@@ -71,7 +71,7 @@ class RequestContext:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers.update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
-                headers["X-Content-Type-Options"] = "nosniff"
+                headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"})
                 headers.setdefault("Cache-Control", "no-store")  # no cache knows that X-API-Key is a credential
             await send(message)
 
