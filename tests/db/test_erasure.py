@@ -118,6 +118,23 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
         assert await keys_with(stores, word) == set()
 
 
+async def test_what_comes_with_a_key_that_processes_still_know_is_erased_too(
+    service: Client, settings: Settings, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.users.api_keys.CHECK_EVERY_S", 1.5)
+    async with (
+        speaking(service, await new_key(settings, "root", ["ops"])) as root,
+        speaking(service, await new_key(settings, "ada")) as ada,
+    ):
+        await ada.new_session()
+        erasing = asyncio.create_task(root.http.delete("/ops/users/ada?confirm=ada"))
+        while (answer := await ada.http.post("/sessions", json={"title": CANARY})).status_code == 201:
+            pass
+        assert answer.status_code == 401
+        assert (await erasing).status_code == 200
+    assert await rows_with(stores, CANARY) == set()
+
+
 OF_NOBODY_THERE = """
 INSERT INTO schedules (id, owner, agent, groups, message, status, created_at, time_zone, missed, overlap, retries,
     made_by, starts_at)

@@ -27,6 +27,7 @@ from segue.domain.field_types import doc
 SESSIONS_AT_ONCE = 20
 LOOK_AGAIN_S = 0.5
 MAX_RACES = 10
+KEYS_KNOWN_S = 2.0  # after a key is deleted: the second for which a process knows it, and one for what it let in
 ADOPTED = "adopt_user"
 
 OF_USERS = tuple(
@@ -167,11 +168,13 @@ class ErasedRows:
 
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
-    """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
-    A process that runs a turn of the user stops it when it finds the row deleted.
+    """Deletes API keys first, and waits until no process lets them in; then sessions, in batches within a statement's
+    time limit. A process that runs a turn of the user stops it when it finds the row deleted.
     """
     rows: Counter[str] = Counter()
     await _delete_owned(database, owner, rows)
+    if rows[models.api_keys.name]:
+        await asyncio.sleep(KEYS_KNOWN_S)
     deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
