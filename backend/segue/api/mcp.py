@@ -17,7 +17,7 @@ from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, Page
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
 from segue.mcp import status
 from segue.mcp.status import BegunLogin, FilledPrompt, LoginRefused, McpLogin, McpPrompt, McpServerStatus
@@ -120,9 +120,7 @@ async def describe_client(request: Request) -> Response:
 
 
 def _logins(services: Services) -> "Logins":
-    if services.mcp.logins is None:
-        raise NotFound("mcp_server")
-    return services.mcp.logins
+    return existing("mcp_server", services.mcp.logins)
 
 
 def _only(request: Request, name: str) -> str | None:
