@@ -41,7 +41,6 @@ from segue.turns import call_starts, store, terminations
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
 from segue.turns.snapshot import load_context
-from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
 
@@ -202,7 +201,7 @@ class TurnRun:
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
                 return await self._finish(state)
-        except StaleTurn:
+        except store.StaleTurn:
             await self._lose()
             return None
         except asyncio.CancelledError:
