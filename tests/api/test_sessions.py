@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from starlette.responses import Response
@@ -150,7 +151,11 @@ async def test_archived_sessions_are_listed_apart_and_pinned_ones_on_request(cli
 async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_language(
     client: Client, provider: Provider
 ) -> None:
-    said = ("È arrivata la FATTURA di Rossi?", "请查找罗西的邮件", "ابحث عن رسائل ليلى", "100% sure_thing?")
+    said = (
+        *("È arrivata la FATTURA di Rossi?", "请查找罗西的邮件", "ابحث عن رسائل ليلى", "100% sure_thing?"),
+        normalize("NFD", "Perché è caffè"),
+        "\u0958\u0932\u092e",  # which no normal form has: qalam, a pen, with a letter of one character
+    )
     provider.will(*(says("Eccola: numero 2026-118, da pagare.") for _ in said))
     made = [await client.new_session(title="x") for _ in said]
     for session, message in zip(made, said, strict=True):
@@ -168,6 +173,9 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         "x eccola": [],
         "İSTANBUL": [trip],
         "ΟΔΟΣ": [trip],
+        "CAFFÈ perché": [made[4]],
+        normalize("NFD", "è arrivata"): [made[0]],
+        "\u0958\u0932": [made[5]],
     }.items():
         assert await listed(client, query=query) == found, query
     [hit] = (await client.get("/sessions", query="118", limit=1))["items"]
