@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, Page
+from segue.api.schemas import AnyLimit, Body, Page
 from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
 from segue.mcp import status
@@ -49,7 +49,7 @@ class McpServerList:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_mcp_servers(services: ServicesDep, _: Ops) -> McpServerList:
+async def list_mcp_servers(services: ServicesDep, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
     """Lists the MCP servers as this process sees them: each process has its own connections. For the scope `ops`."""
     mcp = services.mcp
     return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.ignored))
@@ -79,7 +79,7 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 
 
 @logins_router.get("/logins")
-async def list_mcp_logins(services: ServicesDep, caller: Caller) -> Page[McpLogin]:
+async def list_mcp_logins(services: ServicesDep, caller: Caller, _: AnyLimit = 50) -> Page[McpLogin]:
     """Lists the MCP servers at which users log in, and how the caller stands there."""
     return Page(await services.mcp.logins.of(caller) if services.mcp.logins else [], None)
 
@@ -141,7 +141,9 @@ class WantedPrompt(Body):
 
 
 @prompts_router.get("")
-async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep) -> Page[McpPrompt]:
+async def list_prompts(
+    services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50
+) -> Page[McpPrompt]:
     """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
     return Page(await services.mcp.prompts(caller, origin.groups), None)
 
