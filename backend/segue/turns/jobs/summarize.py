@@ -32,7 +32,8 @@ from segue.tools.results import recent_references
 from segue.users.spending import Account, Books
 
 MAX_TEXT_CHARS = 2000
-_AROUND = " \"'“”„«»「」*#`."
+_AROUND = " *#`.。\u200e\u200f\u061c"  # the last three say in which direction a text is written
+_QUOTES = dict(zip("\"'‘“„«「『《", "\"'’”“»」』》", strict=True))
 MAX_TITLED_MESSAGES = 50  # of the first turn, and of what came since
 MAX_ARGS_CHARS = 300
 KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
@@ -94,7 +95,15 @@ class Titles:
         given = as_json(told | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
             text: str = clean(await self.model.complete(TITLER, neutralised(given), account=account))
-        return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
+        return first_words(_bare(text.strip().partition("\n")[0])) or None
+
+
+def _bare(title: str) -> str:
+    """Returns a title without what models write around one, though they are told not to. Quotes within it stay."""
+    title = title.strip(_AROUND)
+    while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:
+        title = title[1:-1].strip(_AROUND)
+    return title
 
 
 @dataclass(frozen=True, slots=True)
