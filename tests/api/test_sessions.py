@@ -272,12 +272,15 @@ async def test_a_deleted_session_leaves_no_row_and_no_key(client: Client, provid
     session = await client.new_session()
     call = (await client.chat(session, "what time is it?"))["tool_calls"][0]["tool_call_id"]
     assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 4, "tool_calls": 1, "tool_results": 1}
-    assert await stores.keys(session)
+    provider.will(says("noon"))
+    at_a_door = {"model": "segue", "conversation": session, "messages": [{"role": "user", "content": "and now?"}]}
+    turn = (await client.http.post("/v1/chat/completions", json=at_a_door)).headers["x-turn-id"]
+    assert [bool(await stores.keys(each)) for each in (session, turn)] == [True, True]
 
     deleted = await client.http.delete(f"/sessions/{session}")
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert set((await stores.rows()).values()) == {0}
-    assert await stores.keys(session) == []
+    assert [await stores.keys(each) for each in (session, turn)] == [[], []]
     for path in ("", "/messages", "/memory", "/tool-results"):
         gone = await client.http.get(f"/sessions/{session}{path}")
         assert (gone.status_code, gone.json()["code"]) == (404, "session_not_found"), path

@@ -233,7 +233,7 @@ class Streams(_Client):
     async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
         keys = [key(session_id, turn_id) for turn_id in turn_ids for key in (turn_events_key, turn_watched_key)]
         if keys:
-            await self._attempt("DEL", *keys)
+            await self._attempt("DEL", *keys, *map(turn_heard_key, turn_ids))
 
     async def open_feeds(self, users: Sequence[str], opening: bytes) -> list[int] | None:
         """Makes the feeds that are not there, with the event `opening`, and keeps all for FEED_TTL_S. Returns the
