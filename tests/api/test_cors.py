@@ -45,9 +45,8 @@ async def test_a_named_origin_is_let_in_on_answers_and_on_problems(open_settings
 
 
 async def test_a_page_may_read_that_something_went_wrong_and_another_origins_may_not(open_settings: Settings) -> None:
-    async with looking_into(open_settings) as stores, running(open_settings) as client:
-        async with stores.hidden("sessions"):
-            ours, theirs = [await client.http.get("/sessions", headers={"Origin": each}) for each in (OURS, OTHERS)]
+    async with looking_into(open_settings) as stores, running(open_settings) as client, stores.hidden("sessions"):
+        ours, theirs = [await client.http.get("/sessions", headers={"Origin": each}) for each in (OURS, OTHERS)]
     assert (ours.status_code, theirs.status_code) == (500, 500)
     assert ours.headers["access-control-allow-origin"] == OURS
     assert "x-request-id" in ours.headers["access-control-expose-headers"].lower()

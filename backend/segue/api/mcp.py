@@ -141,9 +141,7 @@ class WantedPrompt(Body):
 
 
 @prompts_router.get("")
-async def list_prompts(
-    services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50
-) -> Page[McpPrompt]:
+async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpPrompt]:
     """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
     return Page(await services.mcp.prompts(caller, origin.groups), None)
 

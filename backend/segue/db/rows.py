@@ -147,9 +147,7 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
 
 
 def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
-    """The condition that a row is older than that with this id: of all without an id. The place of a row that has been
-    deleted is behind the row made before it, as far as ids tell.
-    """
+    """The condition that a row is older than that with this id, which may have been deleted: of all without an id."""
     if row_id is None:
         return true()
     other = table.alias("other")
