@@ -95,15 +95,10 @@ class Titles:
         given = as_json(told | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
             text: str = clean(await self.model.complete(TITLER, neutralised(given), account=account))
-        return first_words(_bare(text.strip().partition("\n")[0])) or None
-
-
-def _bare(title: str) -> str:
-    """Returns a title without what models write around one, though they are told not to. Quotes within it stay."""
-    title = title.strip(_AROUND)
-    while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:
-        title = title[1:-1].strip(_AROUND)
-    return title
+        title = text.strip().partition("\n")[0].strip(_AROUND)
+        while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:  # those within it stay
+            title = title[1:-1].strip(_AROUND)
+        return first_words(title) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +114,15 @@ class Summariser:
         Raises AppError if the model cannot be asked.
         """
         given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
-        most = self.most_tokens
         added = await self._asked(SUMMARISER, given, account)
         lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
-        if self.count(summaries.written(lines)) > most:
+        if self.count(summaries.written(lines)) > self.most_tokens:
             old, new = summaries.parted(lines)
             if told := summaries.written(old):
                 shorter = await self._asked(CONDENSER, {"lines": told}, account)
                 old = shorter if any(shorter.values()) else old
             lines = {name: [*old[name], *of] for name, of in new.items()}
-        return summaries.fitting(lines, most, self.count)
+        return summaries.fitting(lines, self.most_tokens, self.count)
 
     async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
         told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
