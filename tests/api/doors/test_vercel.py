@@ -148,6 +148,15 @@ async def test_who_comes_while_an_answer_is_made_gets_it_from_its_start(client: 
     assert "".join(chunk["delta"] for chunk in resumed if chunk["type"] == "text-delta") == "Good."
 
 
+async def test_a_chat_whose_id_has_a_slash_is_found_again(client: Client, provider: Provider) -> None:
+    provider.will(says("Good."))
+    asked = {"id": "team/7", "messages": [said("Well?")]}
+    assert (await client.http.post("/api/chat", json=asked)).status_code == 200
+    listed = (await client.http.get("/api/chat/team/7/messages")).json()["items"]
+    assert [each["role"] for each in listed] == ["user", "assistant"]
+    assert (await client.http.get("/api/chat/team/7/stream")).status_code == 204
+
+
 async def test_a_message_sent_again_is_the_same_turn_and_a_failed_one_says_why(
     client: Client, provider: Provider
 ) -> None:

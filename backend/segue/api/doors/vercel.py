@@ -278,7 +278,7 @@ def _result_of(part: Json) -> Json:
     return result_of_page(part.get("output"), failed)
 
 
-@router.get("/{chat_id}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}})
+@router.get("/{chat_id:path}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}})
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
@@ -297,7 +297,7 @@ class UiMessage(BaseModel):
     metadata: Annotated[Json, doc("`session_id`, `turn_id`, and `message_id`: of the answer, for feedback on it.")]
 
 
-@router.get("/{chat_id}/messages", responses=problems("session_not_found"))
+@router.get("/{chat_id:path}/messages", responses=problems("session_not_found"))
 async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep) -> Page[UiMessage]:
     """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat; what the
     turn that runs has said so far comes with its stream.
