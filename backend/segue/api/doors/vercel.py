@@ -278,7 +278,9 @@ def _result_of(part: Json) -> Json:
     return result_of_page(part.get("output"), failed)
 
 
-@router.get("/{chat_id:path}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}})
+@router.get(
+    "/{chat_id:path}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}}
+)
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
