@@ -284,10 +284,8 @@ def _result_of(part: Json) -> Json:
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
-    if session is None:
-        return Response(status_code=204)
-    turn = await client.services.read(clients.open_turn, client, session.id)
-    return _stream(client, session, turn) if turn else Response(status_code=204)
+    turn = await client.services.read(clients.open_turn, client, session.id) if session else None
+    return _stream(client, session, turn) if session and turn else Response(status_code=204)
 
 
 class UiMessage(BaseModel):
