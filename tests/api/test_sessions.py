@@ -121,7 +121,7 @@ async def test_a_session_is_called_by_its_first_words_until_somebody_names_it(
     client: Client, provider: Provider
 ) -> None:
     long = "Cerca tutte le mail di Marco Rossi sulla consegna delle lenti e poi\npreparami un riassunto"
-    provider.will(says("Fatto."), says("Fatto."), says("好的"), says("Ok"))
+    provider.will(says("Fatto."), says("Fatto."), says("好的"), says("Ok"), says("Ciao"))
     session = await client.new_session()
     await client.chat(session, long)
     path = f"/sessions/{session}"
@@ -134,6 +134,9 @@ async def test_a_session_is_called_by_its_first_words_until_somebody_names_it(
     await client.chat(named, "hello")
     titles = [(await client.get(f"/sessions/{each}"))["title"] for each in (chinese, named)]
     assert titles == [("请帮我查找罗西的邮件" * 10)[:59] + "…", "Mine"]
+    family = await client.new_session()
+    await client.chat(family, "\N{WOMAN}\u200d\N{GIRL}" * 30)
+    assert (await client.get(f"/sessions/{family}"))["title"] == "\N{WOMAN}\u200d\N{GIRL}" * 19 + "…"
 
 
 async def test_archived_sessions_are_listed_apart_and_pinned_ones_on_request(client: Client) -> None:
@@ -167,6 +170,7 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         "ROSSI": [invoices, made[0]],
         "邮件": [made[1]],
         "ليلى": [made[2]],
+        "\u202b\u200fليلى\u202c": [made[2]],
         "0% sure_": [made[3]],
         "%": [made[3]],
         "lampada": [],
