@@ -40,8 +40,7 @@ from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
 
-# Marks of the direction of a text, which are copied with it.
-_DIRECTIONS = dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+_DIRECTIONS = dict.fromkeys([0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])  # copied along
 AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
