@@ -40,7 +40,7 @@ REPEATED: Final = frozenset({"named", "repeats", "repeats_cancel"})  # what the 
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
-WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "no_elsewhere"})
+WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "understood", "no_elsewhere"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves the plan waiting
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
@@ -48,21 +48,25 @@ TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # wha
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
 MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
-DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
+TAKEN_BACK: Final = APPROVALS | {"no", "negator", "later"}  # by a change of mind and one of the next
+DECISIONS: Final = TAKEN_BACK | {"stop", "cancel", "repeats", "repeats_cancel"}
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 # Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
-REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
-POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
-POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "named", "other", "thing"}
+HEARD: Final = frozenset({"remark", "understood"})
+REMARKS: Final = HEARD | PREAMBLE | STATEMENTS | {"named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
+POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
+    "later", "no", "closing", "condition", "copula", "doubt", "understood", "verdict_frame",
+}  # fmt: skip
+POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
-    "indefinite", "later", "negator", "object", "other", "past", "question", "remark", "reported", "verdict_frame",
-    "why_not",
+    "indefinite", "later", "negator", "object", "other", "past", "question", "remark", "reported", "understood",
+    "verdict_frame", "why_not",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
@@ -141,7 +145,7 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
     reply, new = part.reply, {*part.added} - shown
     if reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    is_remark = reply.opening == "remark" and reply.added <= MOST_REMARKED and reply.kinds <= REMARKS
+    is_remark = reply.opening in HEARD and reply.added <= MOST_REMARKED and reply.kinds <= REMARKS
     return is_remark and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
 
 
@@ -225,7 +229,7 @@ def _after_change_of_mind(kinds: list[str]) -> list[str]:
     before, after = kinds[:last], kinds[last + 1 :]
     if DECISIONS.isdisjoint(after):
         return [*before, "condition", *after]
-    return [kind for kind in before if kind not in DECISIONS] + after
+    return [kind for kind in before if kind not in TAKEN_BACK] + after
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +279,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("yes")
     if found & {"named", "repeats"}:
         found.discard("addition")  # `yes, and cancel it`
+    if found & {"repeats", "polite", "go_ahead"} or sum(kind in APPROVALS for kind in kinds) > 1:
+        found.discard("understood")  # `ok, I see, do it`
     if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
@@ -336,13 +342,14 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
     ("past", "none", lambda r: r.has("past")),
     ("question_with_a_detail", "none", lambda r: r.has("question") and r.has(*CHANGES)),
+    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
     ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
     ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
     ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
-    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
     # A content word makes a yes a change unless the question has it: another booking number would be another deed.
     ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
     ("more_than_a_reply", "none", lambda r: not r.is_whole),
+    ("later", "reject", lambda r: r.has("later")),
     ("question", "none", lambda r: r.asks),
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
@@ -352,7 +359,8 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
         "confirm",
         lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk - r.repeated > MOST_TALK),
     ),
-    ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
+    ("praise_of_a_deed", "confirm", lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes"),
+    ("understood", "confirm", lambda r: r.has("understood") and r.opening in ("yes", "accept")),
     ("yes", "confirm", lambda r: r.has("yes")),
     ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),
