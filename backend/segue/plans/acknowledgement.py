@@ -56,8 +56,8 @@ PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise",
 PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 # Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
-HEARD: Final = frozenset({"remark", "understood"})
-REMARKS: Final = HEARD | PREAMBLE | STATEMENTS | {"named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
+REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
+CLAUSE_ENDS: Final = (*",:，：、،–—", " و")  # `thanks for the hint, keep a copy` asks for something
 POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
     "later", "no", "closing", "condition", "copula", "doubt", "understood", "verdict_frame",
 }  # fmt: skip
@@ -145,8 +145,10 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
     reply, new = part.reply, {*part.added} - shown
     if reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    is_remark = reply.opening in HEARD and reply.added <= MOST_REMARKED and reply.kinds <= REMARKS
-    return is_remark and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
+    if reply.opening != "remark" or reply.added > MOST_REMARKED or not reply.kinds <= REMARKS:
+        return False
+    goes_on = any(end in sentence for end in CLAUSE_ENDS)
+    return not goes_on and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
 
 
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
@@ -159,7 +161,8 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):
         return replace(best, found=replace(best.found, rule="no_elsewhere", strength="weak"))
-    return (_as_misspelt(words, read) if corrects and best.unknown == 1 else None) or best
+    is_typo = corrects and best.unknown == 1 and not best.reply.approves  # `yes, Anna` has a yes already
+    return (_as_misspelt(words, read) if is_typo else None) or best
 
 
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
@@ -279,8 +282,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("yes")
     if found & {"named", "repeats"}:
         found.discard("addition")  # `yes, and cancel it`
-    if found & {"repeats", "polite", "go_ahead"} or sum(kind in APPROVALS for kind in kinds) > 1:
-        found.discard("understood")  # `ok, I see, do it`
+    if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
+        found.remove("understood")  # `ok, I see, do it`
     if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:

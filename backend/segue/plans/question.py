@@ -26,6 +26,7 @@ CANCEL: Final = "cancel"
 # Kinds of words that add nothing if the question has the words too.
 ACCOUNTED: Final = frozenset({"act", "change", "detail", "glue", "other", "task", "thing", UNKNOWN})
 BESIDE: Final = "beside"
+REFUSALS: Final = ("no", "stop")  # Turkish `silme` is a deletion, and `do not delete`
 BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an English word in any language
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -117,6 +118,15 @@ class ActionWords:
         free = (action for at, action in enumerate(actions) if verbs[at] or not any(verbs[max(at - 3, 0) : at]))
         return frozenset().union(*free, *things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
 
+    def verbs_in(self, words: Phrase) -> int:
+        """Returns how many times a text names an action by a word that is no thing as well."""
+        at = found = 0
+        while at < len(words):
+            length, names = self.action_at(words, at)
+            found += bool(names - {ANY_ACTION}) and not self.thing_at(words, at)[0]
+            at += max(length, 1)
+        return found
+
     def cancels(self, words: Phrase) -> bool:
         return any(CANCEL in self.action_at(words, at)[1] for at in range(len(words)))
 
@@ -133,7 +143,7 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
     lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
     described = _named_by(lists, described_words)
-    if sum(bool(lists.action_at(described_words, at)[1] - {ANY_ACTION}) for at in range(len(described_words))) > 1:
+    if lists.verbs_in(described_words) > 1:
         described, described_words = Question(), ()  # the words of a request for several steps say little of this one
     leaf_values = (str(value) for _, value in leaves(args or {}) if value is not None)
     values = chain.from_iterable(words_of(each) for each in leaf_values if len(each) <= LONGEST_ARGUMENT)
@@ -196,7 +206,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
     if not acting and kind in BORROWED:
         acting, actions = ACTIONS.now[ENGLISH].action_at(words, at)
-    naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
+    naming, things = lists.thing_at(words, at) if lists and kind not in REFUSALS else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
         return naming, "named"
     if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and lists.cancels(words[at : at + length]):
