@@ -15,7 +15,7 @@ from segue.agent.state import TurnContext, TurnState
 from segue.domain.errors import AppError
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import WordList, kinds_of, parse_lexicon
+from segue.language.lexicon import WordList, kinds_of, languages_of, parse_lexicon
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.models.refusals import gave_no_answer
@@ -26,6 +26,8 @@ from segue.tools.results import calls_that_ran
 
 LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
 LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
+LONGEST_HEADLINE: Final = 4  # words of a claim that names nobody: `Email sent`, `Payment of $184 completed`
+_HEADLINES: Final = (["did"], ["soft"])
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
 CLAIM_KINDS: Final = frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"})
@@ -136,8 +138,10 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
     if len(answer) > 2 * LONGEST_CLAIM:
         answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
     said = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
-    language, sentences = detect_language(said), sentences_of(said)
-    maybe = None
+    words, sentences, maybe = words_of(said), sentences_of(said), None
+    language, known = detect_language(said), languages_of(words, CLAIMS.now)
+    if len(words) <= LONGEST_HEADLINE and language not in known:
+        language = known[0]  # `Email sent!` looks French, but only the English list has its words
     for each, after in pairwise([*sentences, ""]):
         is_sure = _claims(each, language)
         if is_sure is not None and not parse_utterance(each + after).asks:
@@ -160,6 +164,8 @@ def _claims(sentence: str, language: str) -> bool | None:
     found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)
     if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
         found.append(False)
+    if len(kinds) <= LONGEST_HEADLINE and [each for each in kinds if each not in ("skip", "sure")][-1:] in _HEADLINES:
+        found.append("sure" in kinds)
     for at, kind in enumerate(kinds):
         if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language, 0))):
             found.append("sure" in kinds or (kind == "cue" and did == "did"))
