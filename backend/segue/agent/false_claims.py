@@ -15,7 +15,7 @@ from segue.agent.state import TurnContext, TurnState
 from segue.domain.errors import AppError
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import WordList, kinds_of, languages_of, parse_lexicon
+from segue.language.lexicon import WordList, kinds_of, parse_lexicon
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.models.refusals import gave_no_answer
@@ -116,7 +116,7 @@ async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequenc
     if not done and all(spec.effect == "read_only" for spec in could):
         return False
     known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
-    return await ask_reader(context, prompts.CLAIM_READER, prompts.CLAIM, known) == "confirm"
+    return await ask_reader(context, prompts.TEXTS["claim_reader"], prompts.CLAIM, known) == "confirm"
 
 
 def says_promise(answer: str) -> bool:
@@ -140,10 +140,8 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
     if len(answer) > 2 * LONGEST_CLAIM:
         answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
     said = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
-    words, sentences, maybe = words_of(said), sentences_of(said), None
-    language, known = detect_language(said), languages_of(words, CLAIMS.now)
-    if len(words) <= LONGEST_HEADLINE and language not in known:
-        language = known[0]  # `Email sent!` looks French, but only the English list has its words
+    language, sentences = detect_language(said), sentences_of(said)
+    maybe = None
     for each, after in pairwise([*sentences, ""]):
         is_sure = _claims(each, language)
         if is_sure is not None and not parse_utterance(each + after).asks:

@@ -32,7 +32,7 @@ LONGEST_REPLY: Final = 80  # of a stock reply
 MOST_WORDS: Final = 60
 MOST_ADDED_WORDS: Final = 10
 # `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request.
-MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
+MOST_IN_AN_ORDER: Final = 2
 
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
@@ -58,10 +58,10 @@ PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 CLAUSE_ENDS: Final = (*",:，：、،–—", " و")  # `thanks for the hint, keep a copy` asks for something
-POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
-    "later", "no", "closing", "condition", "copula", "doubt", "understood", "verdict_frame",
+WAITS: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
+    "later", "no", "closing", "condition", "copula", "doubt", "remark", "understood", "verdict_frame",
 }  # fmt: skip
-POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "other", "thing"}
+WAITS_UNTIL: Final = WAITS | {UNKNOWN, "detail", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
@@ -270,7 +270,7 @@ class _Reply:
     @property
     def may_change_the_plan(self) -> bool:
         """It opens with a decision, and what it adds is short enough to be about the plan."""
-        most = MOST_WORDS_ADDED_TO_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
+        most = MOST_IN_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
         return not self.added or (self.added <= most and self.opening in {*APPROVALS, *CHANGES, "no"})
 
 
@@ -327,12 +327,8 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("question", "none", lambda r: r.asks and r.added > 0),
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
-    ("later", "reject", lambda r: r.has("later") and r.kinds <= POSTPONEMENT),
-    (
-        "not_before",
-        "reject",
-        lambda r: r.opening == "later" and r.added <= MOST_WORDS_ADDED_TO_AN_ORDER and r.kinds <= POSTPONEMENT_UNTIL,
-    ),
+    ("later", "reject", lambda r: r.has("later") and r.kinds <= WAITS),
+    ("not_before", "reject", lambda r: r.opening == "later" and r.added <= MOST_IN_AN_ORDER and r.kinds <= WAITS_UNTIL),
     ("no_with_a_reason", "reject", lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
     (
         "no_with_a_change",
@@ -352,7 +348,6 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     # A content word makes a yes a change unless the question has it: another booking number would be another deed.
     ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
     ("more_than_a_reply", "none", lambda r: not r.is_whole),
-    ("later", "reject", lambda r: r.has("later")),
     ("question", "none", lambda r: r.asks),
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),

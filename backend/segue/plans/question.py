@@ -6,7 +6,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
@@ -118,15 +118,6 @@ class ActionWords:
         free = (action for at, action in enumerate(actions) if verbs[at] or not any(verbs[max(at - 3, 0) : at]))
         return frozenset().union(*free, *things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
 
-    def verbs_in(self, words: Phrase) -> int:
-        """Returns how many times a text names an action by a word that is no thing as well."""
-        at = found = 0
-        while at < len(words):
-            length, names = self.action_at(words, at)
-            found += bool(names - {ANY_ACTION}) and not self.thing_at(words, at)[0]
-            at += max(length, 1)
-        return found
-
     def cancels(self, words: Phrase) -> bool:
         return any(CANCEL in self.action_at(words, at)[1] for at in range(len(words)))
 
@@ -143,7 +134,9 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
     lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
     described = _named_by(lists, described_words)
-    if lists.verbs_in(described_words) > 1:
+    starts = (lists.action_at(described_words, at)[1] - {ANY_ACTION} for at in range(len(described_words)))
+    acts = [bool(names) and not lists.thing_at(described_words, at)[0] for at, names in enumerate(starts)]
+    if sum(act and not before for before, act in pairwise([False, *acts])) > 1:  # 转发 has 发 in it
         described, described_words = Question(), ()  # the words of a request for several steps say little of this one
     leaf_values = (str(value) for _, value in leaves(args or {}) if value is not None)
     values = chain.from_iterable(words_of(each) for each in leaf_values if len(each) <= LONGEST_ARGUMENT)
