@@ -359,7 +359,8 @@ NEVER = [
     'escribe un correo que empiece con "Sí, confirmo"', '"yes"', "«sì»", "“好的”", "'ok'", "> sì", "> yes\n> go ahead",
     "thanks", "sì?", "ok?", "if it's free, yes", "se è gratis, sì", "yes, once I have checked", "sì e no", "yeah right",
     "I would have said yes", "I'll do it myself", "ok, lo faccio io", "\u200b> yes", "yes, I'm still here",
-    "yes it's raining", "ok, let's see", "yes what is it?", "sì, sono qui", "嗯，你说", "应该可以吧", "نعم أنا هنا", "ага, щас",
+    "yes it's raining", "ok, let's see", "yes what is it?", "sì, sono qui", "嗯，你说", "应该可以吧",
+    "نعم أنا هنا", "ага, щас",
 ]  # fmt: skip
 
 
@@ -416,6 +417,8 @@ MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id":
         *((READING, reply) for reply in ("yes, read it", "sì, leggi", "va bene, aprila", "yes, open that one")),
         *((CANCELLATION, reply) for reply in (
             "Yes, please go ahead and cancel reservation NQNU5R", "yes, cancel the booking", "ok, annulla",
+            "yes, I don't need the reservation anymore, cancel it", "sì, non mi serve più, annullala",
+            "对，不需要了，取消吧", "نعم، ما عدت أحتاجه، الغيه",
         )),
         *((CANCELLATION, reply) for reply in ("yes, I want it cancelled", "yes please, I want it cancelled now")),
         *((DELETION, reply) for reply in ("yes, I want it deleted", "sí, bórralo ya", "no, I mean delete it")),
@@ -435,6 +438,8 @@ def test_a_yes_that_repeats_the_step_in_question_is_a_strong_one(question: Quest
         (DELETION, "ok, annulla", "reject"),
         (DELETION, "non cancellarla", "reject"),
         (DELETION, "yes, Anna", "amend"),
+        (BOOKING, "不需要了", "reject"),
+        (SENDING, "no, non mi serve più", "reject"),
         (TURKISH_DELETION, "silme", "reject"),
         (DELETION, "sì, ma solo m1", "amend"),
         (DELETION, 'sì, scrivi "m1"', "amend"),
@@ -462,8 +467,9 @@ def test_another_action_or_argument_is_no_yes_to_the_step_in_question(
     "reply",
     [
         "delete it later", "delete it after lunch", "maybe delete it later", "delete it later, I appreciate it",
-        "can we do it tomorrow instead", "yes, delete it, but wait", "eliminala dopo", "sì, eliminala più tardi", "晚点删", "以后再删",
-        "احذفها لاحقا", "احذفها بعدين", "bórralo luego", "supprime-le plus tard", "lösch sie später", "apaga depois",
+        "can we do it tomorrow instead", "yes, delete it, but wait", "eliminala dopo", "sì, eliminala più tardi",
+        "晚点删", "以后再删", "احذفها لاحقا", "احذفها بعدين", "bórralo luego", "supprime-le plus tard",
+        "lösch sie später", "apaga depois",
         "verwijder het later", "usuń to później", "удали потом", "sonra sil", "後で消して", "나중에 삭제해 주세요",
         "बाद में हटा दो",
     ],

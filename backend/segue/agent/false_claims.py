@@ -116,7 +116,7 @@ async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequenc
     if not done and all(spec.effect == "read_only" for spec in could):
         return False
     known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
-    return await ask_reader(context, prompts.TEXTS["claim_reader"], prompts.CLAIM, known) == "confirm"
+    return await ask_reader(context, prompts.TEXTS["claim_reader"], prompts.TEXTS["claim"], known) == "confirm"
 
 
 def says_promise(answer: str) -> bool:

@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages
 from segue.agent.earlier_calls import settle_earlier
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
-from segue.agent.prompts import STOPPED, TEXTS, VERDICT_NOTES, WAITING, steers_in, with_plan
+from segue.agent.prompts import STOPPED, TEXTS, VERDICT_NOTES, steers_in, with_plan
 from segue.agent.state import TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.turn_reports import acknowledgement_report, web_search_report
 from segue.agent.waiting_plans import offer_plan
@@ -279,7 +279,8 @@ async def _answer_something_else(context: TurnContext, state: TurnState, stored:
     update = await _make_or_skip(context, state) | {"left_waiting": stored}
     if update["plan_runs"]:
         return update
-    update = {"note": with_plan(WAITING, stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
+    note = with_plan(TEXTS["waiting"], stored.plan)
+    update = {"note": note, "plan_runs": False, "touched_plan": None, "left_waiting": stored}
     if not stored.reminded:
         await context.transact(store.mark_asked, stored, turn_id=context.turn.turn_id, reminded=True)
         update["postscript"] = plan_messages.still_waiting(stored, language_of(state))

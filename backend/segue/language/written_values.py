@@ -9,7 +9,7 @@ from babel.dates import get_month_names
 
 from segue.language.utterance import fold
 
-LOCALES: Final = "en it es fr de pt nl pl ru tr ar ar_LB ar_DZ zh ja ko hi".split()
+LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
 # A number in front of a unit of time or in a longer code is another thing.
 _SCALE: Final = r"\s?(?:[km]\b|mila\b|ml[nd]\b|thousand|mil[il]i|bil[il]i|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"

@@ -38,6 +38,7 @@ MOST_IN_AN_ORDER: Final = 2
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 REPEATED: Final = frozenset({"named", "repeats", "repeats_cancel"})  # what the question says too
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
+TELLING: Final = STATEMENTS | {"named"}  # a sentence that begins so tells something
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
 WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "understood", "no_elsewhere"})
@@ -65,8 +66,8 @@ WAITS_UNTIL: Final = WAITS | {UNKNOWN, "detail", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
-    "indefinite", "later", "negator", "object", "other", "past", "question", "remark", "reported", "understood",
-    "verdict_frame", "why_not",
+    "indefinite", "later", "needless", "negator", "object", "other", "past", "question", "remark", "reported",
+    "understood", "verdict_frame", "why_not",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
@@ -215,7 +216,7 @@ class _Reading:
 def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
     prefer = partial(kind_beside, question, language) if question else None
     phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
-    kinds = [kind for kind, _ in phrases]
+    kinds = ["no" if kind == "needless" else kind for kind, _ in phrases]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
@@ -352,11 +353,7 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
-    (
-        "statement",
-        "confirm",
-        lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk - r.repeated > MOST_TALK),
-    ),
+    ("statement", "confirm", lambda r: r.approves and (r.opening in TELLING or r.talk - r.repeated > MOST_TALK)),
     ("praise_of_a_deed", "confirm", lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes"),
     ("understood", "confirm", lambda r: r.has("understood") and r.opening in ("yes", "accept")),
     ("yes", "confirm", lambda r: r.has("yes")),
