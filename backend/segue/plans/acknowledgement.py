@@ -51,6 +51,7 @@ MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 TAKEN_BACK: Final = APPROVALS | {"no", "negator", "later"}  # by a change of mind and one of the next
 DECISIONS: Final = TAKEN_BACK | {"stop", "cancel", "repeats", "repeats_cancel"}
+ENDS: Final = frozenset({"cancel", "delete", "remove"})  # `I don't need it anymore` is why something is cancelled
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
@@ -216,7 +217,8 @@ class _Reading:
 def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
     prefer = partial(kind_beside, question, language) if question else None
     phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
-    kinds = ["no" if kind == "needless" else kind for kind, _ in phrases]
+    ends = question is not None and not ENDS.isdisjoint(question.actions)
+    kinds = [("filler" if ends else "no") if kind == "needless" else kind for kind, _ in phrases]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None

@@ -193,8 +193,6 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     or thing is `other`.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
-    if kind == "needless":  # `I don't need it anymore` is why something is cancelled
-        return length, "filler" if question.actions & {CANCEL, "delete", "remove"} else "no"
     if kind == UNKNOWN and not here <= question.words:
         here = frozenset(word.removesuffix("s") for word in here)  # `Rossi's`
     lists = ACTIONS.now.get(language)
