@@ -50,7 +50,7 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[results.LedgerCall], o
         render_messages.add_result(turn.conversation, request, answer)
     turn.show_images()
     if earlier:
-        turn.add_note(prompts.RESUMED)
+        turn.add_note(prompts.TEXTS["resumed"])
 
 
 def interrupted_call(

@@ -221,7 +221,7 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
     (call_id, found), has_effect, checked_with = asked[0], asked[1], tool.spec.verify.tool
     log.info("call_settled", tool=request.name, tool_call_id=request.id, settled_by=call_id, took_effect=has_effect)
     if not has_effect:
-        error = prompts.NO_EFFECT.format(tool=request.name, check=checked_with, tool_call_id=call_id)
+        error = prompts.TEXTS["no_effect"].format(tool=request.name, check=checked_with, tool_call_id=call_id)
         return replace(outcome, status="failed", error=error, settled_by=call_id)
     shows = {"took_effect": True, "checked_with": checked_with, "tool_call_id": call_id, "found": found.gist}
     payload = make_payload(shows, max_bytes=turn.context.settings.tool_result_max_bytes)

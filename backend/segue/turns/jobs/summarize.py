@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from segue.agent.prompts import CONDENSER, SUMMARISER, TITLER, as_json
+from segue.agent.prompts import TEXTS, as_json
 from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
@@ -94,7 +94,7 @@ class Titles:
         told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
         given = as_json(told | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            text: str = clean(await self.model.complete(TITLER, neutralised(given), account=account))
+            text: str = clean(await self.model.complete(TEXTS["titler"], neutralised(given), account=account))
         title = text.strip().partition("\n")[0].strip(_AROUND)
         while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:  # those within it stay
             title = title[1:-1].strip(_AROUND)
@@ -114,12 +114,12 @@ class Summariser:
         Raises AppError if the model cannot be asked.
         """
         given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
-        added = await self._asked(SUMMARISER, given, account)
+        added = await self._asked(TEXTS["summariser"], given, account)
         lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
         if self.count(summaries.written(lines)) > self.most_tokens:
             old, new = summaries.parted(lines)
             if told := summaries.written(old):
-                shorter = await self._asked(CONDENSER, {"lines": told}, account)
+                shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
                 old = shorter if any(shorter.values()) else old
             lines = {name: [*old[name], *of] for name, of in new.items()}
         return summaries.fitting(lines, self.most_tokens, self.count)
