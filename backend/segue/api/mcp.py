@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, Page
+from segue.api.schemas import AnyLimit, Body, Page
 from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
 from segue.mcp import status
@@ -49,13 +49,13 @@ class McpServerList:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_mcp_servers(services: ServicesDep, _: Ops) -> McpServerList:
+async def list_mcp_servers(services: ServicesDep, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
     """Lists the MCP servers as this process sees them: each process has its own connections. For the scope `ops`."""
     mcp = services.mcp
     return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.ignored))
 
 
-@router.post("/{mcp_server}/reconnect", status_code=202, responses=problems("forbidden"))
+@router.post("/{mcp_server:path}/reconnect", status_code=202, responses=problems("forbidden"))
 async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesDep, operator: Ops) -> McpServerStatus:
     """Ends the connection of this process to a server once its calls have ended, and opens the next at once; new calls
     wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
@@ -79,18 +79,18 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 
 
 @logins_router.get("/logins")
-async def list_mcp_logins(services: ServicesDep, caller: Caller) -> Page[McpLogin]:
+async def list_mcp_logins(services: ServicesDep, caller: Caller, _: AnyLimit = 50) -> Page[McpLogin]:
     """Lists the MCP servers at which users log in, and how the caller stands there."""
     return Page(await services.mcp.logins.of(caller) if services.mcp.logins else [], None)
 
 
-@logins_router.post("/servers/{mcp_server}/login", status_code=201, responses=problems("mcp_login_unavailable"))
+@logins_router.post("/servers/{mcp_server:path}/login", status_code=201, responses=problems("mcp_login_unavailable"))
 async def begin_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> BegunLogin:
     """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
     return await _logins(services).begin(caller, mcp_server)
 
 
-@logins_router.delete("/servers/{mcp_server}/login", status_code=204)
+@logins_router.delete("/servers/{mcp_server:path}/login", status_code=204)
 async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> None:
     """Ends the caller's login, also at the authorization server if that can be told. Nothing happens without one."""
     await _logins(services).end(caller, mcp_server)
@@ -141,12 +141,12 @@ class WantedPrompt(Body):
 
 
 @prompts_router.get("")
-async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep) -> Page[McpPrompt]:
+async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpPrompt]:
     """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
     return Page(await services.mcp.prompts(caller, origin.groups), None)
 
 
-@prompts_router.post("/{mcp_server}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
+@prompts_router.post("/{mcp_server:path}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
 async def fill_prompt(
     mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> FilledPrompt:

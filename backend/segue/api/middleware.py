@@ -87,7 +87,7 @@ class RequestContext:
                 finally:
                     seconds = time.monotonic() - started
                     log.info("request", method=method, path=path, status=status, duration_ms=round(seconds * 1000, 1))
-                    route = getattr(scope.get("route"), "path", None)
+                    route = getattr(scope.get("route"), "path_format", None)
                     services.metrics.observe(RequestAnswered(method, status, route, seconds))
                     span.set_attributes(status=status, **({"route": route} if route else {}))
                     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -7,13 +7,14 @@ openapi.json. tests/api/test_openapi.py compares the codes with those that the p
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -203,7 +204,10 @@ async def _left(request: Request, _: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
-    return _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
+    problem = _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
+    # Starlette answers outside of all middleware: a page of another origin could not read it.
+    cors = next((each.kwargs for each in request.app.user_middleware if each.cls is CORSMiddleware), None)
+    return problem if cors is None else cast("Response", CORSMiddleware(problem, **cors))
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:

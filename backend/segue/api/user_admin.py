@@ -175,14 +175,14 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
     return paging.page(users, lambda each: each.overview.user)
 
 
-@router.get("/{user}/limits", responses=problems("forbidden"))
+@router.get("/{user:path}/limits", responses=problems("forbidden"))
 async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
     """Shows what a user may use. For the scope `ops`."""
     own = await services.read(load_limits, [user])
     return _shown_limits(services, user, own.get(user, NO_OWN))
 
 
-@router.put("/{user}/limits", responses=problems("forbidden", "price_missing"))
+@router.put("/{user:path}/limits", responses=problems("forbidden", "price_missing"))
 async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
     setting's. In force in every process within seconds. For the scope `ops`.
@@ -197,13 +197,13 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
     return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator)
 
 
-@router.delete("/{user}/limits", responses=problems("forbidden"))
+@router.delete("/{user:path}/limits", responses=problems("forbidden"))
 async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Puts the settings in force again for a user. For the scope `ops`."""
     return await _set(services, user, NO_OWN, operator)
 
 
-@router.get("/{user}/export", response_class=StreamingResponse, responses=EXPORT)
+@router.get("/{user:path}/export", response_class=StreamingResponse, responses=EXPORT)
 async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) -> StreamingResponse:
     """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
     hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
@@ -214,7 +214,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
     return export_of(services, user)
 
 
-@router.delete("/{user}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
+@router.delete("/{user:path}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
 async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
     """Removes all that is stored of a user, API keys too, as `segue erase` does, and revokes logins at MCP servers. It
     cannot be undone. One that was cut off goes on when it is repeated. For the scope `ops`.

@@ -147,11 +147,11 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
 
 
 def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
-    """The condition that a row is older than that with this id: of all without an id, of none if it is unknown."""
+    """The condition that a row is older than that with this id, which may have been deleted: of all without an id."""
     if row_id is None:
         return true()
     other = table.alias("other")
-    seq = select(other.c.seq).where(other.c.id == row_id).scalar_subquery()
+    seq = select(other.c.seq).where(other.c.id <= row_id).order_by(other.c.id.desc()).limit(1).scalar_subquery()
     return tuple_(*oldest_first(table)) < tuple_(seq, row_id)
 
 

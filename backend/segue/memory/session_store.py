@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
+from unicodedata import normalize
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import array
@@ -369,4 +370,5 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
 
 def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
     """Returns where a word stands in any case, from 1, or 0. PostgreSQL's small letters are not always Python's."""
-    return sa.func.strpos(sa.func.lower(text), sa.func.lower(word))
+    forms = dict.fromkeys((word, normalize("NFC", word), normalize("NFD", word)))  # some devices write è in two parts
+    return sa.func.greatest(*(sa.func.strpos(sa.func.lower(text), sa.func.lower(each)) for each in forms))

@@ -230,7 +230,7 @@ async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[
     @asynccontextmanager
     async def fenced() -> AsyncIterator[AsyncConnection]:
         async with database.transaction() as connection:
-            if (await connection.execute(_FENCE, held(claim))).one_or_none() is None:
+            if (await connection.execute(_FENCE, held(claim.key, claim.epoch))).one_or_none() is None:
                 raise StaleTurn
             yield connection
 
@@ -305,7 +305,7 @@ async def finish_turn(
     due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
     finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
     message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
-    seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
+    seq = await connection.scalar(finish, {**outcome, **due, **held(claim.key, claim.epoch), **spent, **values})
     if seq is None:
         stored = (await final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
         if stored is None or stored.id != message_id:  # which no other run has given its answer

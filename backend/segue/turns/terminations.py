@@ -28,7 +28,7 @@ from segue.memory.history_window import INTERRUPTED
 from segue.tools.normalize import clean, clean_text
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
-from segue.turns.claims import IS_HELD, Claim, runs_beside
+from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.run_record import attempt_ended, run_failed
 from segue.turns.store import ChatRequest
 
@@ -53,11 +53,6 @@ class NeglectedTurn:
     left_s: float | None
 
 
-def _held(turn: Claim | NeglectedTurn) -> dict[str, Any]:
-    """Returns the parameters of a statement that has IS_HELD in it."""
-    return {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
-
-
 async def end_turn(
     connection: AsyncConnection,
     turn: Claim | NeglectedTurn,
@@ -72,7 +67,7 @@ async def end_turn(
     another process has recovered it. Several statements: to be called in a transaction.
     """
     is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
-    values, is_told = _held(turn), outbox_of(connection) is not None
+    values, is_told = held(turn.key, turn.epoch), outbox_of(connection) is not None
     if isinstance(turn, NeglectedTurn):
         ending = _ending((*IS_HELD, is_neglected), error, finished_at=sa.func.now(), is_told=is_told)
     else:
@@ -158,7 +153,7 @@ async def requeue(
     not held; if the `process_lost` it, also if its lease was renewed or another process has recovered it.
     """
     ways = {"by_owner": why != "process_lost", "free": why == "handed_back", "why": why, "timeout_s": timeout_s}
-    return (await connection.execute(_REQUEUE, _held(turn) | ways)).one_or_none() is not None
+    return (await connection.execute(_REQUEUE, held(turn.key, turn.epoch) | ways)).one_or_none() is not None
 
 
 _IS_OVERDUE = turns.c.cancel_requested_at < sa.func.now() - timedelta(seconds=CANCEL_WITHIN_S)
