@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
+from segue import __version__
 from segue.api import (
     agents,
     approve,
@@ -37,7 +38,6 @@ from segue.factories import start
 from segue.language.lexicon import use_folder
 from segue.models.reply import ProviderModel
 from segue.plans.policy import BeforeCall
-from segue.version import VERSION
 
 # In the order of the pages about them.
 SESSIONS = (agents.router, sessions.router, chat.router, attachments.router, chat.turns_router)
@@ -87,7 +87,7 @@ def create_app(
 
     app = pages.DescribedApp(
         title="Segue",
-        version=VERSION,
+        version=__version__,
         summary="An agent that picks up where it left off.",
         lifespan=lifespan,
         redirect_slashes=False,

@@ -195,8 +195,8 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
 async def test_a_search_whose_pages_look_at_little_finds_all_by_its_cursors(
     client: Client, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segue.memory.session_store.MOST_SESSIONS", 2)
-    monkeypatch.setattr("segue.memory.session_store.MOST_MESSAGES", 3)
+    monkeypatch.setattr("segue.memory.session_search.MOST_SESSIONS", 2)
+    monkeypatch.setattr("segue.memory.session_search.MOST_MESSAGES", 3)
     provider.will(*(says("Bene.") for _ in range(5)))
     long, *_, short = [await client.new_session(title="x") for _ in range(6)]
     for message in ("il girasole", "due", "tre", "quattro"):

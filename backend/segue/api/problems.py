@@ -18,11 +18,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from segue import __version__
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
 from segue.log import log
-from segue.version import VERSION
 
 _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
 WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
@@ -147,7 +147,7 @@ def app_problem(request: Request, error: AppError) -> Response:
 
 def _problem(request: Request, error: AppError, **more: Any) -> Response:
     request_id = request.scope.get("request_id", "")
-    headers = {REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION}
+    headers = {REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__}
     if "retry_after_s" in error.extra:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:

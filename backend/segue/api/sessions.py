@@ -35,7 +35,7 @@ from segue.domain.session import (
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
 from segue.memory import facts, history, session_store
-from segue.memory.session_store import SearchPosition, search_sessions
+from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory

@@ -23,6 +23,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
+from segue import __version__
 from segue.around.service_client import (
     MCP_ADVICE,
     AsyncApi,
@@ -36,7 +37,6 @@ from segue.around.service_client import (
 from segue.around.terminal import one_line
 from segue.domain.session import LONGEST_MESSAGE
 from segue.language.shown_call import CallView
-from segue.version import VERSION
 
 BEAT_S: Final = 10.0
 PAUSE_S: Final = 0.25
@@ -83,7 +83,7 @@ def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool) ->
     server = MCPServer(
         "segue",
         title="Segue",
-        version=VERSION,
+        version=__version__,
         instructions=INSTRUCTIONS,
         log_level="ERROR",
         subscriptions=False,
