@@ -91,7 +91,7 @@ class UnstoredEnds:
     async def _store(self, end: RunEnd) -> None:
         """Stores an end, then emits it to the readers of its turn."""
         deps, claim, error, calls = self._deps, end.claim, end.error, None
-        async with end.account.booking(deps.database.transaction()) as connection:
+        async with end.account.booking() as connection:
             again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
             if error is None and not await again("storage_lost"):
                 error = turn_errors.cancelled()
