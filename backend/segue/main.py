@@ -25,12 +25,10 @@ from segue.api import (
     tools,
     user_admin,
 )
-from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import Services, State
 from segue.api.doors import agui, langgraph, openai_chat, openai_responses, vercel
 from segue.api.metrics import metrics_served
 from segue.api.middleware import BodyLimit, Gate, RequestContext, StartupErrors
-from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.agent import Agent
@@ -87,7 +85,7 @@ def create_app(
             app.state.services = services
             yield State(services=services)
 
-    app = DescribedApp(
+    app = pages.DescribedApp(
         title="Segue",
         version=VERSION,
         summary="An agent that picks up where it left off.",
@@ -126,7 +124,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         BodyLimit,
         max_bytes=settings.max_body_bytes,
         max_door_bytes=settings.max_door_body_bytes,
-        max_upload_bytes=settings.attachment_max_bytes + MULTIPART_BYTES,
+        max_upload_bytes=settings.attachment_max_bytes + attachments.MULTIPART_BYTES,
     )
     app.add_middleware(
         Gate, hosts=settings.hosts, origins=settings.cors_origins, metrics_public=settings.metrics_public

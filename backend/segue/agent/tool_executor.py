@@ -39,7 +39,6 @@ from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, clean, make_payload
 from segue.tools.paging import InvalidPath
 from segue.tools.receipts import append_receipt
-from segue.tools.results import PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
 from segue.tools.unknown_outcomes import args_of_check, took_effect
@@ -165,7 +164,7 @@ async def record_start(
     *,
     message_id: str | None = None,
     opaque: Mapping[str, Any] | None = None,
-    step: PlanStep | None = None,
+    step: results.PlanStep | None = None,
     also: WriteWithStart | None = None,
     say: Callable[[], None] = lambda: None,
 ) -> None:

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Path, Request
 from pydantic import Field
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, Page
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
 from segue.mcp import status
 from segue.mcp.status import BegunLogin, FilledPrompt, LoginRefused, McpLogin, McpPrompt, McpServerStatus
@@ -35,12 +36,6 @@ ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of m
 LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
 
 _MAX_CHARS = 8192  # of what a server sends a browser back with
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,7 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 @logins_router.get("/logins")
 async def list_mcp_logins(services: ServicesDep, caller: Caller) -> Page[McpLogin]:
     """Lists the MCP servers at which users log in, and how the caller stands there."""
-    return Page(await services.mcp_logins.of(caller) if services.mcp_logins else [], None)
+    return Page(await services.mcp.logins.of(caller) if services.mcp.logins else [], None)
 
 
 @logins_router.post("/servers/{mcp_server}/login", status_code=201, responses=problems("mcp_login_unavailable"))
@@ -106,10 +101,10 @@ async def finish_mcp_login(request: Request) -> Response:
     services: Services = request.state.services
     given = {name: _only(request, name) for name in ("state", "code", "iss", "error")}
     state = given.pop("state")
-    if services.mcp_logins is None or not state:
+    if services.mcp.logins is None or not state:
         return _page("This is no login", "It names no login that was begun here.", 400)
     try:
-        finished = await services.mcp_logins.finish(state, **given)
+        finished = await services.mcp.logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)
     await services.mcp.welcome(finished.owner, finished.server)
@@ -125,9 +120,7 @@ async def describe_client(request: Request) -> Response:
 
 
 def _logins(services: Services) -> "Logins":
-    if services.mcp_logins is None:
-        raise NotFound("mcp_server")
-    return services.mcp_logins
+    return existing("mcp_server", services.mcp.logins)
 
 
 def _only(request: Request, name: str) -> str | None:
@@ -137,8 +130,7 @@ def _only(request: Request, name: str) -> str | None:
 
 
 def _page(title: str, text: str, code: int) -> HTMLResponse:
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", code, _HEADERS)
+    return page("en", title, f"<p>{escape(text)}</p>", status=code)
 
 
 class WantedPrompt(Body):

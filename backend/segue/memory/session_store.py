@@ -45,7 +45,6 @@ MOST_WORDS: Final = 20
 _AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
-_read_metadata = reader(dict[str, Any])
 
 
 async def create_session(
@@ -216,7 +215,7 @@ def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> S
     plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
     columns["time_zone"] = row.time_zone or "UTC"
     columns["pending_plan"] = plan_of(plan) if plan["id"] else None
-    metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
+    metadata = readable(reader(dict[str, Any]), row.metadata, "sessions", row.id)
     if metadata is None:
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
     return Session(**columns) if hit is None else FoundSession(**columns, snippet=hit[0], message_id=hit[1])

@@ -95,10 +95,7 @@ class StoredPlan:
         return self.granted_seq is not None and self.granted_seq > turn.turn_seq
 
 
-_read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
-_read_names = reader(tuple[str, ...])
-_read_hashes = reader(dict[str, str])
-_read_answers = reader(tuple[UserAnswer, ...])
+_Texts = dict[Annotated[str, Field(pattern="^[1-9]$")], str]
 _GRANTED = select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery()
 _WITH_GRANT = select(plans, _GRANTED.label("granted_seq"))
 
@@ -348,11 +345,11 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
         plan=plan_of(row._asdict()),
         granted_seq=row._asdict().get("granted_seq"),
         **{name: getattr(row, name) for name in _AS_STORED},
-        blocked_tools=readable(_read_names, row.blocked_tools or (), "plans", row.id) or (),
-        made_with=readable(_read_hashes, row.made_with or {}, "plans", row.id) or {},
-        texts=readable(_read_texts, row.texts, "plans", row.id) or {},
+        blocked_tools=readable(reader(tuple[str, ...]), row.blocked_tools or (), "plans", row.id) or (),
+        made_with=readable(reader(dict[str, str]), row.made_with or {}, "plans", row.id) or {},
+        texts=readable(reader(_Texts), row.texts, "plans", row.id) or {},
         opaque=opaque_of(row.opaque, "plans", row.id),
-        answers=readable(_read_answers, row.answers or (), "plans", row.id) or (),
+        answers=readable(reader(tuple[UserAnswer, ...]), row.answers or (), "plans", row.id) or (),
     )
 
 

@@ -25,7 +25,6 @@ from segue.turns import queries, terminations
 from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.scheduler import TurnWorker
-from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
 from segue.turns.turn_deps import TurnDeps
 from segue.users.audit import drop_old_acts
 from segue.users.usage_ledger import drop_old_usage
@@ -72,7 +71,7 @@ async def _tried(work: Awaitable[Tried], log_failed: str, **ids: str) -> Tried |
     return None if isinstance(done, BaseException) else done
 
 
-async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
+async def _end_or_requeue(deps: TurnDeps, turn: terminations.NeglectedTurn) -> bool:
     """Queues a running turn again if it has attempts and time left, else ends it. Returns whether it is queued."""
     error, ended = _reason_to_end(turn, timeout_s=deps.settings.turn_timeout_s), None
     async with deps.database.transaction() as connection:
@@ -93,10 +92,10 @@ async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
     return error is None
 
 
-def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
+def _reason_to_end(turn: terminations.NeglectedTurn, *, timeout_s: float) -> AppError | None:
     if turn.cancelled:
         return turn_errors.cancelled()
-    if turn.attempts >= MAX_ATTEMPTS:
+    if turn.attempts >= terminations.MAX_ATTEMPTS:
         return turn_errors.of("turn_gave_up", attempts=turn.attempts)
     if turn.left_s is None or turn.left_s <= 0:
         return turn_errors.of("turn_timeout", seconds=timeout_s)

@@ -41,7 +41,6 @@ from segue.turns import call_starts, store, terminations
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
 from segue.turns.snapshot import load_context
-from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
 
@@ -201,7 +200,7 @@ class TurnRun:
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
                 return await self._finish(state)
-        except StaleTurn:
+        except store.StaleTurn:
             await self._lose()
             return None
         except asyncio.CancelledError:
@@ -279,10 +278,11 @@ class TurnRun:
     async def _run_graph(self, state: TurnInput, context: TurnContext) -> TurnState:
         name, main = self._speaker.agent.name, self._speaker.models.main
         with self._deps.span("agent", agent=name, model=main.id, provider=main.traced_as) as span:
-            ended = await self._deps.graph.ainvoke({"turn": {**state}}, context=context)
+            # The older version of its output is made of the updates of each node too.
+            ended = await self._deps.graph.ainvoke({"turn": {**state}}, context=context, version="v2")
             spent = self._account.total
             span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
-        return cast(TurnState, ended["turn"])
+        return cast(TurnState, ended.value["turn"])
 
     async def _finish(self, state: TurnState) -> session.ChatAnswer:
         claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")

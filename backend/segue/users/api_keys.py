@@ -214,12 +214,11 @@ class ApiKeys:
 
 
 _WORDS = ("scopes", "groups", "roles")
-_read_words = reader(list[str])
 
 
 def _api_key(row: Row[Any]) -> ApiKey:
     columns = {column.name: getattr(row, column.name) for column in api_keys.c}
-    read = {name: readable(_read_words, columns[name], "api_keys", row.id) for name in _WORDS}
+    read = {name: readable(reader(list[str]), columns[name], "api_keys", row.id) for name in _WORDS}
     known = {name: words or [] for name, words in read.items()}
     return ApiKey(**{**columns, **known}, is_unreadable=None in read.values())
 

@@ -34,7 +34,6 @@ from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
 from segue.domain.session import Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
-from segue.events.agui_encoding import are_whole
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import plan_taken_on
@@ -138,7 +137,7 @@ class MessageChunks:
             case "TOOL_CALL_ARGS":
                 before, delta = self._args[call_id], event["delta"]
                 self._args[call_id] += delta
-                if not before and are_whole(delta):
+                if not before and agui_encoding.are_whole(delta):
                     return []  # all of them in one piece come as their value
                 self._streamed.add(call_id)
                 start = {"type": "tool-input-start", **of_call, "toolName": self._names[call_id]}
@@ -154,7 +153,7 @@ class MessageChunks:
     def _of_call_written(self, call_id: str, of_call: Json) -> list[Json]:
         """Returns the chunks for the end of the arguments. One that broke off is no call of the page's to run."""
         named, text = {**of_call, "toolName": self._names[call_id]}, self._args.pop(call_id)
-        if not are_whole(text):
+        if not agui_encoding.are_whole(text):
             return [
                 {"type": "tool-input-error", **named, "providerExecuted": True, "input": text, "errorText": BROKE_OFF}
             ]
