@@ -14,7 +14,7 @@ from sqlalchemy import delete, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
-from segue.db.engine import Database, has_committed, transaction_of
+from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import sessions
 from segue.db.outages import LOST, TLS, StorageUnavailable, cause_of
 from segue.domain.ids import utc_now
@@ -54,14 +54,16 @@ async def test_of_a_transaction_it_is_told_whether_it_has_committed_and_not_befo
     database: Database,
 ) -> None:
     async with database.transaction() as connection:
-        undone = await transaction_of(connection)
+        undone = await connection.scalar(TRANSACTION_ID)
         await connection.rollback()
     async with database.transaction() as connection:
-        done = await transaction_of(connection)
+        done = await connection.scalar(TRANSACTION_ID)
         with pytest.raises(StorageUnavailable):
             await database.read(has_committed, done)
-    of = {done: True, undone: False, str(int(done) + 1000): False}
+    of = {done: True, undone: False}
     assert {each: await database.read(has_committed, each) for each in of} == of
+    with pytest.raises(StorageUnavailable):
+        await database.read(has_committed, str(int(done) + 1000))
 
 
 async def test_reading_takes_no_connection_from_writing(database_url: str) -> None:

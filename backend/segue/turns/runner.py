@@ -310,7 +310,7 @@ class TurnRun:
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
         message = await outlast(lambda: self._store_answer(state, report))
-        self._account.booked()
+        self._account.unbooked.clear()
         if state["facts"]:
             self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if self._deps.summaries is not None and state["cut_off"] is not None:

@@ -21,7 +21,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database, has_committed, transaction_of
+from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import user_limits
 from segue.db.outages import OutageLog
 from segue.domain import turn_errors
@@ -234,7 +234,7 @@ class Books:
 @dataclass(slots=True, eq=False)
 class Account:
     """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job. `unbooked` is
-    what another statement may book, by day and model, which `booked` confirms.
+    what another statement may book, by day and model, and clears then.
     """
 
     books: Books
@@ -283,7 +283,7 @@ class Account:
             async with self.books.database.transaction() as connection:
                 await usage_ledger.book(connection, *whose, charges, holder=self.holder, epoch=self.epoch)
                 yield connection
-                transaction = await transaction_of(connection)
+                transaction = await connection.scalar(TRANSACTION_ID)
         except BaseException:
             if transaction is not None:
                 self._unheard = transaction, charges
@@ -301,9 +301,6 @@ class Account:
             except BaseException:
                 self._unheard = unheard
                 raise
-
-    def booked(self) -> None:
-        self.unbooked = {}
 
     async def close(self) -> None:
         """Books the rest. An outage may lose it."""
