@@ -32,6 +32,7 @@ router = router_of("ops", "/ops/users")
 EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
+REFUSED_TO_ROTATE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_rotated")
 _KEY_POSITION = id_position("key")
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
 
@@ -101,7 +102,7 @@ async def create_api_key(body: KeyToMake, response: Response, services: Services
     return _shown_new(made, now, response)
 
 
-@keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_MAKE)
+@keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_ROTATE)
 async def rotate_api_key(
     key_id: KeyId, response: Response, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:

@@ -225,12 +225,11 @@ async def swap(
         texts=texts or stored.texts,
         taken_on_by=taken_on_by or stored.taken_on_by,
     )
-    swapped = await connection.execute(
-        update(plans)
-        .where(plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
-        .values(_columns(after))
-        .returning(plans.c.id)
-    )
+    # `mark_asked` changes these without a new version.
+    marked = {"reminded"} if asked_in else {"reminded", "asked_in"}
+    changed = {name: value for name, value in _columns(after).items() if name not in marked}
+    is_same = (plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
+    swapped = await connection.execute(update(plans).where(*is_same).values(changed).returning(plans.c.id))
     if swapped.one_or_none() is None:
         raise StalePlan
     await approval_requested(connection, moved, session_id=after.session_id, turn_id=after.taken_on_by)

@@ -89,23 +89,22 @@ class UnstoredEnds:
 
     async def _store(self, end: RunEnd) -> None:
         """Stores an end, then emits it to the readers of its turn."""
-        deps, claim, error, calls = self._deps, end.claim, end.error, None
-        async with end.account.booking(deps.database.transaction()) as connection:
+        deps, claim, error, ended = self._deps, end.claim, end.error, None
+        async with end.account.booking() as connection:
             again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
             if error is None and not await again("storage_lost"):
                 error = turn_errors.cancelled()
             if error is not None:
-                error = await terminations.with_approval(connection, claim.key.turn_id, error)
-                calls = await terminations.end_turn(
+                ended = await terminations.end_turn(
                     connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
                 )
         if error is None:
             log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
             deps.observe(TurnRecovered("queued_again"))
             self._wake(claim.key.session_id)
-        elif calls is not None:
-            end.metrics.record_end(error)
-            deps.events.end(claim.key, error, calls, user=claim.owner)
+        elif ended is not None:
+            end.metrics.record_end(ended[0])
+            deps.events.end(claim.key, *ended, user=claim.owner)
             if deps.sample is not None:
                 deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
 
@@ -311,7 +310,7 @@ class TurnRun:
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
         message = await outlast(lambda: self._store_answer(state, report))
-        self._account.booked()
+        self._account.unbooked.clear()
         if state["facts"]:
             self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if self._deps.summaries is not None and state["cut_off"] is not None:

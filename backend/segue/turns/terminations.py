@@ -61,10 +61,10 @@ async def end_turn(
     now: datetime,
     timeline: RunTimeline | None = None,
     said: NewMessage | None = None,
-) -> list[CallEnded] | None:
-    """Ends a running turn with the error that every reader of it gets, and stores what was `said` until then. Returns
-    the calls that ended with it, None if the claim no longer holds or, of a neglected turn, if its lease was renewed or
-    another process has recovered it. Several statements: to be called in a transaction.
+) -> tuple[AppError, list[CallEnded]] | None:
+    """Ends a running turn with an error, and stores what was `said` until then. Returns the error as every reader of
+    the turn gets it, and the calls that ended with it; None if the claim no longer holds or, of a neglected turn, if
+    its lease was renewed or another process has recovered it. Several statements: to be called in a transaction.
     """
     is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
     values, is_told = held(turn.key, turn.epoch), outbox_of(connection) is not None
@@ -75,10 +75,12 @@ async def end_turn(
         ending = _ending(IS_HELD, error, finished_at=sa.literal(now), is_told=is_told, did=did)
     if (await connection.execute(ending, values)).one_or_none() is None:
         return None
+    if error.code == turn_errors.CANCELLED:
+        error = await note_approval(connection, turn.key.turn_id)
     calls = await _end_calls(connection, turn.key, now=now)
     if said is not None:
         await append_message(connection, turn.key, said)
-    return calls
+    return error, calls
 
 
 def _approved_step() -> sa.Select[tuple[str | None]]:
@@ -97,19 +99,14 @@ def _approved_step() -> sa.Select[tuple[str | None]]:
 _APPROVED_STEP = _approved_step()
 
 
-async def with_approval(connection: AsyncConnection, turn_id: str, error: AppError) -> AppError:
-    """Returns the error that ends a turn. If it was cancelled, with what became of the step that a yes was for."""
-    if error.code != turn_errors.CANCELLED:
-        return error
-    return turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
-
-
 async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
-    """Returns what a turn that was cancelled in the queue has ended with, and stores it."""
-    error = await with_approval(connection, turn_id, turn_errors.cancelled())
+    """Returns what a turn that was cancelled has ended with, with what became of the step that a yes was for, and
+    stores it unless the turn runs again. To be called once it has ended: until then another process may begin the step.
+    """
+    error = turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
     if error.extra:
-        told = {"error": error_row(error), "error_extra": error.extra}
-        await connection.execute(sa.update(turns).where(turns.c.id == turn_id).values(told))
+        told, is_over = {"error": error_row(error), "error_extra": error.extra}, turns.c.status == "cancelled"
+        await connection.execute(sa.update(turns).where(turns.c.id == turn_id, is_over).values(told))
     return error
 
 
