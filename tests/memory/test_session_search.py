@@ -6,7 +6,8 @@ import pytest
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.memory.session_store import MOST_MESSAGES, MOST_SESSIONS, SearchPosition, list_sessions, search_sessions
+from segue.memory.session_search import MOST_MESSAGES, MOST_SESSIONS, SearchPosition, search_sessions
+from segue.memory.session_store import list_sessions
 from tests.support.explained import explained
 from tests.support.stores import Stores, looking_into
 
