@@ -182,7 +182,8 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         )
         await stores.database.execute(
             "INSERT INTO webhook_events (id, session_id, type, data, created_at, due_at)"
-            " SELECT id, id, 'turn.completed', '{}', now(), now() FROM sessions WHERE owner = 'ada*'"
+            " SELECT id, id, 'turn.completed', '{}'::jsonb, now(), now() FROM sessions WHERE owner = 'ada*' UNION ALL"
+            " SELECT 'evt_man', NULL, 'mandate.given', '{\"user\": \"ada*\"}', now(), now()"
         )
         await stores.database.execute(
             "INSERT INTO mcp_logins VALUES ('ada*', 'diary', 'login', 1, 'sealed', '', now())"
@@ -208,6 +209,7 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
             "plans": 2,
         }
         assert told["messages"] > 4
+        assert told["webhook_events"] == 3
         assert {*counted.splitlines()} - {"Nothing was removed."} == {
             line for line in said.splitlines() if "redis" not in line
         }
