@@ -1,7 +1,7 @@
 """API keys over HTTP: who may make them and end them, what a rotation leaves, and that no list has a secret."""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -120,6 +120,14 @@ async def test_a_rotated_key_works_beside_the_new_one_until_the_overlap_is_over(
     await made(root, f"/ops/keys/{last_id}/rotate", overlap_s=0)
     async with running(guarded) as elsewhere:
         assert await status_of(elsewhere, last) == 401
+
+
+async def test_a_key_that_is_rotated_works_no_longer_than_it_would_have(root: Client, clock: Frozen) -> None:
+    ends = clock.now + timedelta(minutes=10)
+    old_id, _ = await made(root, user="ada", expires_at=ends.isoformat())
+    await made(root, f"/ops/keys/{old_id}/rotate", overlap_s=3600)
+    old, _ = (await root.get("/ops/keys", user="ada"))["items"]
+    assert (old["id"], datetime.fromisoformat(old["expires_at"])) == (old_id, ends)
 
 
 async def test_no_key_can_make_one_that_may_do_more_than_it_may_itself(
