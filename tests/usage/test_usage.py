@@ -1,6 +1,7 @@
 """What calls of the model took: in answers, by GET /usage, in the metrics, and after their session is gone."""
 
 import asyncio
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from sqlalchemy import make_url
 from starlette.responses import Response
 
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.identity import LOCAL_USER, Charge
+from segue.users import usage_ledger
 from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
@@ -285,6 +289,21 @@ async def test_the_numbers_of_a_deleted_session_stay_without_its_id(settings: Se
         assert (gone["key"], gone["llm_calls"], gone["input_tokens"]) == (None, 2, 22)
         async with looking_into(settings) as stores:
             assert session not in str(await stores.database.fetch("SELECT * FROM usage"))
+
+
+async def test_of_a_user_who_was_erased_meanwhile_nothing_is_booked_and_no_group_noted(
+    settings: Settings, database_url: str
+) -> None:
+    database, day = Database(database_url), date(2026, 1, 1)
+    charges = {(day, "scripted"): Charge("scripted", calls=1)}
+    async with running(settings) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        for owner in ("erased", LOCAL_USER):
+            await database.write(usage_ledger.book, owner, session, charges, holder="turn", epoch=1)
+            await database.write(usage_ledger.enter_groups, owner, day, ["staff"])
+        for table in ("usage", "user_groups"):
+            assert [row["owner"] for row in await stores.database.fetch(f"SELECT owner FROM {table}")] == [LOCAL_USER]  # noqa: S608
+    await database.close()
 
 
 async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Provider) -> None:

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from segue import ProposedCall, ToolContext, tool
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.errors import InvalidRequest
 from segue.domain.tool import ToolSpec
 from segue.plans import mandates
 from segue.plans.mandates import MandateSpent, Terms, Use
@@ -285,6 +286,9 @@ async def test_a_proposal_that_is_carried_out_again_is_the_mandate_that_it_was_a
         async with database.transaction() as connection:
             rows.append(await mandates.give(connection, "ada", terms, spec, now=now, **of))
     assert rows[0] == rows[1]
+    async with database.transaction() as connection:
+        with pytest.raises(InvalidRequest, match="Revoke some first"):
+            await mandates.give(connection, "ada", terms, spec, now=clock.now, **{**of, "mandate_id": "man_2"})
     await database.close()
 
 
