@@ -220,13 +220,16 @@ async def test_what_users_of_a_group_spend_and_hold_counts_against_its_cap_and_n
         assert ("in finance together" in problem["detail"], "$" in str(problem)) == (True, False)
         go.set()
         await asked
-        provider.will(dear(says("two")), says("three"))
+        provider.will(dear(says("two")))
         assert (await clients["eve"].chat(sessions["eve"], "hello"))["message"]["content"] == "two"
         again = refused(await clients["bob"].send(sessions["bob"], "hello"), "group_cost_per_day")
         assert again["retry_after_s"] == 15 * 3600
         alone = await stack.enter_async_context(speaking(service, await new_key(guarded, "ada")))
         refused(await alone.send(sessions["ada"], "with a key of no group"), "group_cost_per_day")
         clock.now += timedelta(hours=15)
+        provider.will(dear(says("of no group today"), 5000))
+        await alone.chat(sessions["ada"], "hello")
+        provider.will(says("three"))
         assert (await clients["bob"].chat(sessions["bob"], "hello"))["message"]["content"] == "three"
 
 
