@@ -322,6 +322,15 @@ async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: s
         await another
 
 
+async def test_what_a_call_that_failed_has_spent_counts_before_the_next_of_its_turn_is_made(database: Database) -> None:
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
+    async with books.job("ada", "ses_1", lasts_s=60) as account:
+        await account.reserve(lambda: Charge("x", input_tokens=60))
+        account.add(Charge("x", input_tokens=60))
+        with pytest.raises(AppError, match="at most 100"):
+            await account.reserve(lambda: Charge("x", input_tokens=60))
+
+
 async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_its_turn(
     client: Client, database: Database
 ) -> None:
