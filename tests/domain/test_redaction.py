@@ -20,6 +20,7 @@ from segue.domain.redaction import secrets_in, without, without_secret_texts, wi
         "xoxb-1234567890-abcdefghij",
         "AKIAIOSFODNN7EXAMPLE",
         "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+        "hf_abcdefghijklmnopqrst1234",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
         "postgresql://segue:canary@db/segue",
         'the file says {"password": "canary"}',
@@ -33,6 +34,10 @@ def test_a_text_that_holds_a_secret_keeps_everything_but_it(text: str) -> None:
     assert "[redacted]" in cleaned
     assert cleaned.startswith("before ")
     assert not any(part in cleaned for part in ("canary", "1234", "EXAMPLE", "dXNl"))
+
+
+def test_a_private_key_that_is_cut_off_goes_to_the_end() -> None:
+    assert without_secrets("It is -----BEGIN PRIVATE KEY-----\ncanary") == "It is [redacted]"
 
 
 @pytest.mark.parametrize(
