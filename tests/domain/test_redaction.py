@@ -74,6 +74,6 @@ def test_a_schema_that_describes_a_password_stays_a_schema() -> None:
 
 
 def test_a_secret_is_found_again_where_no_key_gives_it_away_unless_it_may_be_a_word() -> None:
-    value = {"token": "abc123xyz", "secret": "completed", "said": "Use abc123xyz; the task is completed."}
+    value = {"token": ["abc123xyz"], "secret": "completed", "said": "Use abc123xyz; the task is completed."}
     assert secrets_in(value) == {"abc123xyz"}
     assert without(value, secrets_in(value))["said"] == "Use [redacted]; the task is completed."
