@@ -22,6 +22,7 @@ from tests.support.commands import ROOT, fresh, python
 from tests.support.images import image_environment, instructions, parses
 from tests.support.pages import needs_pages
 from tests.support.service import Process
+from tests.support.stores import urls_of
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
 ASKED_PATH = re.compile(r"https?://127\.0\.0\.1:[^/]+(/[a-z/]+)")
@@ -251,13 +252,7 @@ async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
     backend.mkdir()
     for name in ("__init__", "cli", "main", "config"):
         (backend / f"{name}.py").write_text("raise SystemExit('this is the backend of somebody else')")
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    environment = {
-        "PYTHONPATH": str(installed),
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-    }
+    environment = {"PYTHONPATH": str(installed), **urls_of(settings)}
     service = Process(environment, cwd=tmp_path, start=fresh)
     url = await asyncio.to_thread(service.start)
     try:

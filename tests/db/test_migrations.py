@@ -4,7 +4,6 @@ and the code does not mind what a later one adds.
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -23,7 +22,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.schemas import Schema, schema
 from tests.support.service import running
-from tests.support.stores import looking_into, new_database, plain
+from tests.support.stores import looking_into, new_database, plain, socket_of
 
 # An index that is built concurrently waits as long as another connection has an older snapshot.
 NO_WAITING = """
@@ -125,8 +124,7 @@ async def test_an_index_that_a_migration_had_to_leave_unfinished_is_built_anew(s
 
 @pytest.fixture
 async def door(database_url: str) -> AsyncIterator[Proxy]:
-    query = make_url(database_url).query
-    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
+    async with proxied(socket_of(database_url)) as proxy:
         yield proxy
 
 

@@ -57,12 +57,6 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"turn_lease_s": 3})
 
 
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
-
-
 async def made(client: Client, **given: Any) -> dict[str, Any]:
     response = await client.http.post("/schedules", json={"message": REPORT, **given})
     assert response.status_code == 201, response.text

@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -23,7 +22,7 @@ from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, completion, delta, fails, raw, says, sse
 from tests.support.proxy import proxied
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, socket_of
 from tests.support.streams import streamed
 
 CALL = {
@@ -331,8 +330,8 @@ async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Pr
 async def test_a_turn_whose_answer_was_stored_unheard_is_answered_and_charged_once(
     settings: Settings, provider: Provider, own_database_url: str
 ) -> None:
-    query, lost = make_url(own_database_url).query, list[asyncio.Event]()
-    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as postgres:
+    lost = list[asyncio.Event]()
+    async with proxied(socket_of(own_database_url)) as postgres:
 
         async def loses_the_answer(_: dict[str, Any]) -> Response:
             lost.append(postgres.lose(STORED))
