@@ -9,6 +9,8 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.plans import store
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, fails, says
@@ -235,3 +237,20 @@ async def test_a_button_whose_turn_comes_after_the_expiry_runs_nothing(
     await first
     assert (await button).json()["plan"]["status"] == "expired"
     assert effects == []
+
+
+async def test_what_was_said_of_another_version_or_picks_a_step_that_does_not_wait_leaves_a_plan_as_it_is(
+    client: Client, provider: Provider, settings: Settings, clock: Frozen
+) -> None:
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+    session, asked = await offered(client, provider, THREE_STEPS)
+    plan = (session, asked["plan"]["id"])
+    stored = await database.read(store.get_plan, plan[1])
+    with pytest.raises(store.StalePlan):
+        await database.transact(store.decide, stored, "confirm", turn_id="turn_1", now=clock.now, chosen={1})
+    await database.transact(store.abandon, *plan, asked["plan"]["version"] - 1)
+    assert await database.read(store.get_plan, plan[1]) == stored
+    await database.transact(store.abandon, *plan, asked["plan"]["version"])
+    assert (await database.read(store.get_plan, plan[1])).plan.status == "cancelled"
+    await database.close()
