@@ -453,6 +453,72 @@ async def test_a_message_while_it_answers_goes_into_the_answer_or_waits(
             assert await window.page.locator(".history").get_by_text(said, exact=True).count() == 1
 
 
+async def test_what_waits_behind_an_answer_stands_below_it_and_can_be_taken_back(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("Half of ", gate, "it."), says("Later."))
+    async with console(browsing, settings) as window:
+        history = window.page.locator(".history")
+        waiting = history.locator(".note.waits")
+        await window.say("Tell me all")
+        await window.sees("Half of")
+        await window.page.get_by_label("While it answers, a message goes").select_option("After this answer")
+        for count, said in enumerate(("Then this", "Then that", "Not this"), start=1):
+            await window.say(said)
+            await waiting.nth(count - 1).wait_for()
+        await waiting.nth(2).get_by_role("button", name="Discard this message").click()
+        await waiting.nth(2).wait_for(state="detached")
+        await window.page.reload()
+        await waiting.nth(1).wait_for()
+        await window.sees("Half of")
+        assert await stand_in_order(window, "Tell me all", "Half of", "Then this", "Then that")
+        await waiting.nth(1).get_by_role("button", name="Edit").click()
+        await waiting.nth(1).wait_for(state="detached")
+        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == "Then that"
+        gate.set()
+        await window.sees("Later.")
+        await window.button("Stop", exact=True).wait_for(state="detached")
+        assert await stand_in_order(window, "Tell me all", "Half of it.", "Then this", "Later.", "Then that")
+    assert len(provider.requests) == 2
+
+
+async def stand_in_order(window: Window, *said: str) -> bool:
+    """Whether the history shows them below each other."""
+    shown = await window.page.locator(".history").inner_text()
+    places = [shown.index(each) for each in said]
+    return places == sorted(places)
+
+
+async def test_a_turn_that_ends_while_the_one_before_it_is_read_is_shown(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    first, second, read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    provider.will(streams("One ", first, "done."), streams("Two ", second, "done."))
+
+    async def messages(route: "Route") -> None:
+        await route.fulfill(response=await route.fetch())
+        read.set()
+
+    async def plans(route: "Route") -> None:
+        await read.wait()
+        second.set()
+        await window.page.locator(".session .dot.busy").wait_for(state="detached")
+        await route.continue_()
+
+    async with console(browsing, settings) as window:
+        await window.say("First")
+        await window.sees("One")
+        await window.page.get_by_label("While it answers, a message goes").select_option("After this answer")
+        await window.say("Second")
+        await window.sees("Waits for its turn")
+        await window.page.route("**/messages?*", messages)
+        await window.page.route("**/plans?*", plans)
+        first.set()
+        await window.sees("Two done.")
+        await window.page.unroute_all(behavior="wait")
+
+
 async def test_what_failed_says_why_and_is_run_again(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:

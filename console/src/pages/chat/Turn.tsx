@@ -15,13 +15,15 @@ import { go, href } from "../../router";
 import { visible } from "../../text";
 import { isComposing } from "../../typing";
 import { withoutCalls } from "./question";
-import type { Conversation, Session } from "./conversation";
+import { type Conversation, filesOf, type Session } from "./conversation";
+import { EMPTY } from "./drafts";
 import type { Live, Message, Plan } from "./live";
 import { PlanCard } from "./PlanCard";
 import { Rating } from "./Rating";
 import { ToolCall } from "./ToolCall";
 import { TurnDetails } from "./TurnDetails";
 import type { Block, Shown } from "./turns";
+import { Waiting } from "./Unsent";
 import { Versions } from "./Versions";
 
 interface Given {
@@ -201,7 +203,7 @@ function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: str
 
 /** What is to be known of a turn beside its words, and what to do about it. */
 function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conversation; free: boolean }) {
-  const { summary } = turn;
+  const { summary, blocks: [said] } = turn;
   if (summary === null) return null;
   const attempts = conversation.attempts.value.get(turn.id) ?? 1;
   const cut = turn.blocks.some((block) => block.kind === "text" && block.message?.cut_off);
@@ -221,17 +223,19 @@ function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conv
       )}
       {summary.status === "cancelled" && !bad && <div class="note"><Icon name="stop" size={15} /><span>{t(cut ? "stopped_kept" : "stopped")}</span>{retry}</div>}
       {summary.status === "completed" && cut && <p class="note warn"><Icon name="alert" size={15} />{t("cut_off")}</p>}
-      {summary.status === "queued" && <p class="note"><Icon name="clock" size={15} />{t("queued")}</p>}
+      {summary.status === "queued" && said?.kind === "user" && <Waiting conversation={conversation} turnId={turn.id} draft={{ ...EMPTY, text: String(said.message.content), files: filesOf(said.message) }} />}
     </>
   );
 }
 
 export function Acknowledged({ report }: { report: Schemas["AcknowledgementReport"] | null }) {
   if (report === null || report.verdict === undefined || report.verdict === "none") return null;
+  // a button has no language: how it was read is no news
+  const rule = report.language == null ? undefined : t("ack_rule", { rule: report.rule ?? "", language: report.language });
   return (
-    <p class="note" title={t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}>
+    <p class="note" title={rule}>
       <Icon name={report.verdict === "reject" ? "cross" : "check"} size={15} />
-      <span>{t(`ack_${report.verdict}` as const)} <span class="muted">· {t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}</span></span>
+      <span>{t(`ack_${report.verdict}` as const)} {rule !== undefined && <span class="muted">· {rule}</span>}</span>
     </p>
   );
 }
