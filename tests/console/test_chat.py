@@ -743,6 +743,39 @@ async def test_arabic_on_a_phone_runs_from_the_right(
         assert not await window.axe()
 
 
+LISTED = """- عنصر أول
+- item two
+
+> اقتباس
+
+| الصنف | السعر |
+|---|---|
+| عدسات | https://example.com/a/very/long/path/that/does/not/break/anywhere/at/all/and/goes/on |
+| إطار | ok |
+"""
+
+
+async def test_what_runs_from_the_right_does_so_whole_and_stays_in_its_place(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says(LISTED))
+    async with console(browsing, settings, viewport=PHONE) as window:
+        await window.say("List them")
+        answer = window.page.locator(".answer")
+        await answer.get_by_text("ok", exact=True).wait_for()
+        for tag in ("ul", "blockquote", "table"):
+            assert await answer.locator(tag).evaluate("each => getComputedStyle(each).direction") == "rtl"
+        sides = "each => each.getBoundingClientRect()"
+        [answered, item] = [await answer.locator(each).first.evaluate(sides) for each in (".markdown", "li")]
+        assert item["right"] < answered["right"]  # there is room for the mark before it
+        wide = "cells => cells.filter(each => each.scrollWidth > each.clientWidth).length"
+        assert await answer.locator("td").evaluate_all(wide) == 0
+        arabic = await browsing.open(window.url, locale="ar")
+        for box in ("اكتب رسالة", "ابحث في المحادثات"):
+            field = arabic.page.get_by_placeholder(box)
+            assert await field.evaluate("each => getComputedStyle(each).direction") == "rtl"
+
+
 async def test_the_tab_has_the_name_of_the_page_and_a_mark_for_what_came_in_the_background(
     browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:
