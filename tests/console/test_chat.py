@@ -544,6 +544,7 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
         await window.say("What does Rossi pay?")
         refused = window.page.locator(".chip[data-bad=true]")
         await refused.get_by_text("This is too large to send.").wait_for()
+        assert await window.page.get_by_text("This is too large to send.").count() == 1
         await window.button("Try again").wait_for()
         assert (await (await window.page.request.get(f"{window.url}/sessions")).json())["items"] == []
         await window.press("Edit")
@@ -774,6 +775,27 @@ async def test_what_runs_from_the_right_does_so_whole_and_stays_in_its_place(
         for box in ("اكتب رسالة", "ابحث في المحادثات"):
             field = arabic.page.get_by_placeholder(box)
             assert await field.evaluate("each => getComputedStyle(each).direction") == "rtl"
+
+
+@pytest.mark.parametrize("language", ["en", "it", "zh", "ar"])
+async def test_the_smallest_phone_has_all_buttons_in_its_window(
+    browsing: Browsing, settings: Settings, provider: Provider, language: str
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("Half of ", gate, "it."))
+    inside = """nodes => nodes.filter(node => node.checkVisibility()).map(node => node.getBoundingClientRect())
+        .every(({ left, right }) => left >= 0 && right <= innerWidth)"""
+    small = {"width": 320, "height": 640}
+    async with console(browsing, settings, viewport=small, locale=language, has_touch=True) as window:
+        box = window.page.locator(".composer textarea")
+        await box.fill("Tell me all")
+        await box.press("Enter")
+        await window.sees("Half of")
+        await window.page.locator(".composer select").select_option(index=1)
+        assert await window.page.locator(".rail a, .rail button, .composer button").evaluate_all(inside)
+        await window.page.locator(".bar .actions button").click()
+        assert await window.page.get_by_role("menu").evaluate_all(inside)
+        gate.set()
 
 
 async def test_the_tab_has_the_name_of_the_page_and_a_mark_for_what_came_in_the_background(

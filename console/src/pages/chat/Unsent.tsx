@@ -18,7 +18,7 @@ export function Unsent({ item }: { item: Item }) {
       {refused === null && <span class="muted small-note" role="status">{t(reachable.value ? "sending" : "sent_when_back")}</span>}
       {isStuck && (
         <div class={refused === null ? "note" : "note bad"} role={refused === null ? undefined : "alert"}>
-          {refused !== null && <span dir="auto">{explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
+          {refused !== null && !draft.files.some(({ problem }) => problem !== null) && <span dir="auto">{explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
           {refused !== null && <Button class="small" icon="redo" onClick={() => tryAgain(item)}>{t("try_again")}</Button>}
           {item.path === "chat" && <Button class="small" kind="quiet" icon="edit" label={t("edit")} onClick={() => takeBack(item)} />}
           <Button class="small" kind="quiet" icon="cross" label={t("drop_message")} onClick={() => discard(item)} />
