@@ -62,8 +62,8 @@ export const roleOf = (role: string): string => (role === "user" ? t("user") : r
 export const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
 
 /** A day in UTC, as "2026-11-24" names it. */
-export const day = (date: string): string =>
-  new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", timeZone: "UTC" }).format(new Date(date));
+export const day = (date: string, year?: "numeric"): string =>
+  new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", year, timeZone: "UTC" }).format(new Date(date));
 
 /** 0 is Sunday. */
 export const weekday = (number: number): string =>
