@@ -728,6 +728,32 @@ async def test_all_of_it_works_with_the_keyboard_alone(
         assert not await window.axe()
 
 
+async def test_the_focus_is_not_lost_with_a_button_that_goes(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, says("itm-1 is gone."))
+    async with console(browsing, settings) as window:
+
+        async def press(name: str, *, then: str) -> None:
+            await window.button(name, exact=True).press("Enter")
+            focused = "name => [document.activeElement.ariaLabel, document.activeElement.innerText].includes(name)"
+            await window.page.wait_for_function(focused, arg=then)
+
+        await window.say("Delete item 1")
+        await press("Change in words", then="What should be different?")
+        await press("Cancel", then="Change in words")
+        await window.button("Change arguments").press("Enter")
+        await window.page.keyboard.type("9")
+        assert "9" in await question(window).get_by_role("textbox", name="item_id").input_value()
+        await press("Cancel", then="Change arguments")
+        await press("Edit", then="Edit")
+        await window.page.keyboard.press("Escape")
+        assert await window.button("Edit").evaluate("each => each === document.activeElement")
+        await press("Approve", then="Write a message")
+        await window.sees("itm-1 is gone.")
+    assert shelf.effects == ["delete itm-1"]
+
+
 async def test_arabic_on_a_phone_runs_from_the_right(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:

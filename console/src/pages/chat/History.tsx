@@ -39,6 +39,7 @@ export function History({ conversation, place }: Given) {
   useAim(conversation, place, box, atEnd);
   useFollow(box, atEnd);
   usePlaceKept(conversation, box, atEnd);
+  useFocusKept(box);
   const own = unsentIn(id).length + sent.value.length;
   useEffect(() => {
     if (own > 0) void toEnd();
@@ -168,6 +169,31 @@ function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: bool
     watched.observe(column);
     watched.observe(shown);
     return () => watched.disconnect();
+  }, []);
+}
+
+/** What has the focus goes with what was decided or taken back. Then it is where one writes, or, where that opens a keyboard, on the whole. */
+function useFocusKept(box: RefObject<HTMLDivElement | null>): void {
+  useEffect(() => {
+    const shown = box.current;
+    if (shown === null) return undefined;
+    let last: EventTarget | null = null;
+    const come = ({ target }: FocusEvent): void => void (last = target);
+    const left = (event: PointerEvent): void => void (shown.contains(event.target as Node) || (last = null));
+    const watched = new MutationObserver(() => {
+      if (!(last instanceof Element) || last.isConnected || document.activeElement !== document.body) return;
+      last = null;
+      const writes = matchMedia("(hover: hover)").matches ? document.querySelector<HTMLElement>(".composer textarea") : null;
+      (writes ?? shown).focus({ preventScroll: true });
+    });
+    shown.addEventListener("focusin", come);
+    addEventListener("pointerdown", left);
+    watched.observe(shown, { childList: true, subtree: true });
+    return () => {
+      watched.disconnect();
+      shown.removeEventListener("focusin", come);
+      removeEventListener("pointerdown", left);
+    };
   }, []);
 }
 

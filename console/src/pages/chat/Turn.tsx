@@ -1,6 +1,6 @@
 /** One turn: what the user said, what was done for it, the answer, and what became of it. */
 import { Fragment } from "preact";
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Schemas } from "../../api";
 import { post, Problem } from "../../api";
 import { Button, CopyButton, useBusy } from "../../components/Button";
@@ -13,7 +13,7 @@ import type { Source } from "../../markdown";
 import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
-import { isComposing } from "../../typing";
+import { isComposing, useFirstField } from "../../typing";
 import { withoutCalls } from "./question";
 import { type Conversation, filesOf, type Session } from "./conversation";
 import { EMPTY } from "./drafts";
@@ -125,6 +125,12 @@ function Reasoning({ text, done }: { text: string; done: boolean }) {
 
 function UserMessage({ message, conversation, free }: { message: Message; conversation: Conversation; free: boolean }) {
   const [editing, setEditing] = useState(false);
+  const opener = useRef<HTMLDivElement>(null);
+  const edited = useRef(false);
+  useLayoutEffect(() => {
+    if (edited.current && !editing) opener.current?.querySelector<HTMLElement>(".button:last-child")?.focus();
+    edited.current = editing;
+  }, [editing]);
   const text = typeof message.content === "string" ? message.content : "";
   const meta = (message.metadata ?? {}) as { attachments?: Schemas["Attachment"][]; steered?: boolean; note?: string };
   if (editing) return <EditForm text={text} onDone={(typed) => { setEditing(false); conversation.edit(message.id, typed, meta.attachments?.map(({ id }) => id)); }} onCancel={() => setEditing(false)} />;
@@ -136,7 +142,7 @@ function UserMessage({ message, conversation, free }: { message: Message; conver
         ? <Picture key={file.id} path={`${conversation.path}/attachments/${file.id}`} name={visible(file.name)} />
         : <FileChip key={file.id} name={file.name} size={file.size_bytes} />)}
       {meta.steered && <span class="muted small-note">{t("was_steered")}</span>}
-      <div class="tools">
+      <div class="tools" ref={opener}>
         <CopyButton text={text} />
         {free && !meta.steered && <Button kind="quiet" class="small" icon="edit" label={t("edit")} onClick={() => setEditing(true)} />}
       </div>
@@ -179,6 +185,7 @@ export const FileChip = ({ name, size, onDrop, busy = false, problem = null }: C
 );
 
 function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: string) => void; onCancel: () => void }) {
+  const form = useFirstField<HTMLDivElement>();
   const [typed, setTyped] = useState(text);
   const onKey = (event: KeyboardEvent): void => {
     if (isComposing(event)) return;
@@ -189,8 +196,8 @@ function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: str
     }
   };
   return (
-    <div class="editing">
-      <textarea class="field" rows={Math.min(12, typed.split("\n").length + 1)} value={typed} dir="auto" aria-label={t("edit")} autoFocus
+    <div class="editing" ref={form}>
+      <textarea class="field" rows={Math.min(12, typed.split("\n").length + 1)} value={typed} dir="auto" aria-label={t("edit")}
         onInput={(event) => setTyped(event.currentTarget.value)} onKeyDown={onKey} />
       <p class="muted">{t("edit_hint")}</p>
       <div class="buttons">
