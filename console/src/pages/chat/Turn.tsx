@@ -102,9 +102,10 @@ function Effects({ message, called }: { message: Message; called: boolean }) {
   const effects = (message as { effects?: Schemas["TurnEffect"][] }).effects ?? [];
   if (effects.length === 0) return called ? <p class="effects muted small-note">{t("effect_none")}</p> : null;
   const told = (outcome: (typeof OUTCOMES)[number]): string => effects.filter((each) => each.outcome === outcome).map(({ title }) => visible(title)).join(", ");
-  return (
+  const shown = OUTCOMES.filter(told);
+  return shown.length > 0 && (
     <ul class="effects muted small-note">
-      {OUTCOMES.filter(told).map((outcome) => <li key={outcome} data-outcome={outcome} dir="auto">{t(`effect_${outcome}`, { what: told(outcome) })}</li>)}
+      {shown.map((outcome) => <li key={outcome} data-outcome={outcome} dir="auto">{t(`effect_${outcome}`, { what: told(outcome) })}</li>)}
     </ul>
   );
 }
