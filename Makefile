@@ -134,7 +134,7 @@ MCP_SERVERS := .venv/mcp-servers
 MCP_SERVERS_NPM := tests/mcp/official/node_modules/.package-lock.json
 MCP_SERVERS_PYPI := mcp-server-fetch==2026.10.24 mcp-server-git==2026.10.19 mcp-server-time==2026.10.19
 
-mcp-servers: $(MCP_SERVERS)/bin/mcp-server-time $(MCP_SERVERS_NPM)  ## call every tool of the official MCP servers in turns; prints the table of docs/mcp.md
+mcp-servers: $(MCP_SERVERS)/bin/mcp-server-time $(MCP_SERVERS_NPM)  ## call every tool of the official MCP servers in turns; prints a row for each
 	$(BIN)/python -m pytest -s tests/mcp/test_official_servers.py
 
 $(MCP_SERVERS)/bin/mcp-server-time: | install
@@ -220,7 +220,7 @@ peers: install  ## install the agents and servers of others that `make bench` me
 	test -x $(PEERS_HOME)/bin/python || $(PYTHON) -m venv --without-pip $(PEERS_HOME)
 	$(BIN)/uv pip install --quiet --python $(PEERS_HOME)/bin/python $(PEER_PACKAGES)
 
-bench: install  ## measure what a turn costs in five minutes; writes bench/results.* and the table in docs/performance.md
+bench: install  ## measure what a turn costs in five minutes; writes bench/results.* and the targets it missed into docs/performance.md
 	$(BIN)/python -m bench
 
 bench-quick: install  ## measure it in less than a minute, and only print it

@@ -1,7 +1,7 @@
 """`python -m bench`: what a turn of Segue costs on this machine, beside the bare model call inside it.
 
 Runs on embedded servers of its own and a model that answers at once. Writes bench/results.json, bench/results.md and
-the table in docs/performance.md after every measurement; one that fails or hangs costs its own line.
+the missed targets in docs/performance.md after every measurement; one that fails or hangs costs its own line.
 """
 
 import argparse

@@ -21,7 +21,9 @@ from tests.support.service import Client
 
 DOCS = ROOT / "docs"
 TABLE = dict(
-    re.findall(r"^\| `(segue_\w+?)(?:\{([\w,]+)\})?` \|", (DOCS / "operations.md").read_text("utf-8"), re.MULTILINE)
+    metric
+    for row in re.findall(r"^\| (`segue_.+?`) \|", (DOCS / "operations.md").read_text("utf-8"), re.MULTILINE)
+    for metric in re.findall(r"`(segue_\w+?)(?:\{([\w,]+)\})?`", row)
 )
 LABELS = {name: set(labels.split(",")) - {""} for name, labels in TABLE.items()}
 FROM_PROMETHEUS = {"instance", "le"}

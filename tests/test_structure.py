@@ -42,6 +42,7 @@ OWNERS_OF_TABLES = {
     "mcp/oauth/personal_server.py": "mcp_tool_lists",
     "memory/facts.py": "memories",
     "memory/history.py": "messages",
+    "memory/session_search.py": "has no table: sessions and messages of one user, by words",
     "memory/session_store.py": "feedback; sessions, client_sessions",
     "memory/summary.py": "sessions.summary; sessions.title_due_at",
     "plans/mandates.py": "mandates, and grants of the release before",

@@ -10,10 +10,11 @@ take a `ToolContext` and raise `ToolRetry`, `ToolFailed` and, with a `UserReques
 first use.
 """
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from segue.config import Settings as Settings
     from segue.domain.agent import Agent as Agent
     from segue.domain.tool import DependencyGroup as DependencyGroup
@@ -41,6 +42,8 @@ __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("segue-agent")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

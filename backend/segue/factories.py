@@ -45,7 +45,7 @@ from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
 from segue.memory.history_window import counter_for, estimate
 from segue.memory.long_term import LongTermMemory
-from segue.memory.session_store import search_said
+from segue.memory.session_search import search_said
 from segue.models.chat_model import ChatModel
 from segue.models.open_models import ChatModels, provider_options
 from segue.models.reply import ProviderModel

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from langchain_core.language_models import BaseChatModel
 from starlette.middleware.cors import CORSMiddleware
 
+from segue import __version__
 from segue.api import (
     agents,
     approve,
@@ -25,12 +26,10 @@ from segue.api import (
     tools,
     user_admin,
 )
-from segue.api.attachments import MULTIPART_BYTES
 from segue.api.deps import Services, State
 from segue.api.doors import agui, langgraph, openai_chat, openai_responses, vercel
 from segue.api.metrics import metrics_served
 from segue.api.middleware import BodyLimit, Gate, RequestContext, StartupErrors
-from segue.api.pages import DescribedApp
 from segue.api.problems import REQUEST_ID_HEADER, VERSION_HEADER, add_problem_handlers
 from segue.config import Settings
 from segue.domain.agent import Agent
@@ -39,7 +38,6 @@ from segue.factories import start
 from segue.language.lexicon import use_folder
 from segue.models.reply import ProviderModel
 from segue.plans.policy import BeforeCall
-from segue.version import VERSION
 
 # In the order of the pages about them.
 SESSIONS = (agents.router, sessions.router, chat.router, attachments.router, chat.turns_router)
@@ -87,9 +85,9 @@ def create_app(
             app.state.services = services
             yield State(services=services)
 
-    app = DescribedApp(
+    app = pages.DescribedApp(
         title="Segue",
-        version=VERSION,
+        version=__version__,
         summary="An agent that picks up where it left off.",
         lifespan=lifespan,
         redirect_slashes=False,
@@ -126,7 +124,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         BodyLimit,
         max_bytes=settings.max_body_bytes,
         max_door_bytes=settings.max_door_body_bytes,
-        max_upload_bytes=settings.attachment_max_bytes + MULTIPART_BYTES,
+        max_upload_bytes=settings.attachment_max_bytes + attachments.MULTIPART_BYTES,
     )
     app.add_middleware(
         Gate, hosts=settings.hosts, origins=settings.cors_origins, metrics_public=settings.metrics_public

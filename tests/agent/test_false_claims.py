@@ -18,7 +18,9 @@ PROMISING = [
     "Vou te lembrar amanhã de manhã.", "Ik herinner je er morgen aan.", "Przypomnę ci jutro o 9.",
     "Хорошо, я напомню вам завтра в 9.", "Yarın saat 9'da sana hatırlatacağım.", "سأذكرك غدًا الساعة التاسعة.",
     "好的，我会提醒您明天上午九点给罗西打电话。", "明日の9時にお知らせします。", "내일 9시에 알려 드리겠습니다.",
-    "मैं कल सुबह आपको याद दिलाऊँगा।",
+    "मैं कल सुबह आपको याद दिलाऊँगा।", "I'll keep checking and let you know on Friday.",
+    "I'll set a reminder for tomorrow at 9.",
+    "Domani alle 9 ti ricordo la riunione.", "价格一降我就通知您，每天都会检查。", "سأراجع الأمر غدا وأعود إليك.",
 ]  # fmt: skip
 PROMISING_NOTHING = [
     "Shall I remind you tomorrow at nine?", "I can remind you tomorrow at nine.", "I reminded you yesterday at nine.",

@@ -5,6 +5,7 @@ import pytest
 
 from segue.config import Settings
 from tests.support.service import Client, running
+from tests.support.stores import looking_into
 
 OURS = "https://chat.example"
 OTHERS = "https://elsewhere.example"
@@ -41,6 +42,15 @@ async def test_a_named_origin_is_let_in_on_answers_and_on_problems(open_settings
             response = await client.http.get(path, headers={"Origin": OURS})
             assert response.status_code == status
             assert response.headers["access-control-allow-origin"] == OURS
+
+
+async def test_a_page_may_read_that_something_went_wrong_and_another_origins_may_not(open_settings: Settings) -> None:
+    async with looking_into(open_settings) as stores, running(open_settings) as client, stores.hidden("sessions"):
+        ours, theirs = [await client.http.get("/sessions", headers={"Origin": each}) for each in (OURS, OTHERS)]
+    assert (ours.status_code, theirs.status_code) == (500, 500)
+    assert ours.headers["access-control-allow-origin"] == OURS
+    assert "x-request-id" in ours.headers["access-control-expose-headers"].lower()
+    assert "access-control-allow-origin" not in theirs.headers
 
 
 async def test_another_origin_is_not_let_in(open_settings: Settings) -> None:

@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
+from segue import __version__
 from segue.config import Settings
-from segue.version import VERSION
 from tests.support.logs import until
 from tests.support.provider import Provider, says
 from tests.support.proxy import Outage, Proxy, proxied
@@ -64,7 +64,7 @@ async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:
         "redis": "ok",
         "worker": "ok",
         "mcp": {},
-        "version": VERSION,
+        "version": __version__,
     }
 
 
@@ -151,7 +151,7 @@ async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows
     session = await client.new_session()
     await client.chat(session, "There is a cat")
     await redis.begin(outage)
-    without = {"postgres": "ok", "redis": "down", "worker": "ok", "mcp": {}, "version": VERSION}
+    without = {"postgres": "ok", "redis": "down", "worker": "ok", "mcp": {}, "version": __version__}
 
     async def its_cause_is_found() -> bool:  # a connection that was open is lost first
         ready = await client.get("/health/ready")

@@ -120,8 +120,11 @@ async def test_an_unknown_parameter_of_the_query_is_refused_with_those_there_are
     assert (await client.http.post("/sessions?dry_run=1", json={})).status_code == 422
     assert (await client.http.get("/usage?group=model&form=2026-01-01")).json()["detail"].startswith("query.form: ")
     assert (await client.http.get("/usage?group=model")).status_code == 200
-    for path in ("/tools", "/agents", "/metrics", "/health/live"):
-        assert (await client.http.get(f"{path}?limit=200")).status_code == 200
+    whole = ("/tools", "/agents", "/mcp/servers", "/mcp/logins", "/mcp/prompts")
+    for path in (*whole, "/metrics", "/health/live"):
+        assert (await client.http.get(f"{path}?limit=200")).status_code == 200, path
+    for path in whole:
+        assert (await client.http.get(f"{path}?x=1")).status_code == 422, path
 
 
 @pytest.mark.sweep

@@ -246,6 +246,29 @@ async def test_a_cursor_beyond_the_end_is_an_empty_page(client: Client, provider
     await assert_goes_on(client, provider, session)
 
 
+async def test_a_list_goes_on_behind_an_item_that_has_been_deleted(client: Client) -> None:
+    """As a client does that deletes each page before it asks for the next."""
+    files = f"/sessions/{await client.new_session()}/attachments"
+    schedule = {"message": "Report", "new_session": True, "cron": "0 3 * * *"}
+    for path, new in (
+        ("/schedules", {"json": schedule}),
+        ("/mandates", {"json": {"tool": "current_time", "scope": "user"}}),
+        ("/memories", None),
+        (files, {"files": {"file": ("a.txt", b"a")}}),
+    ):
+        given = [new or {"json": {"content": f"Fact {number}"}} for number in range(5)]
+        made = [(await client.http.post(path, **each)).json()["id"] for each in given]
+        seen: list[str] = []
+        behind: dict[str, str] | None = {}
+        while behind is not None:
+            page = await client.get(path, limit=2, **behind)
+            seen += [each["id"] for each in page["items"]]
+            behind = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
+            for each in page["items"]:
+                assert (await client.http.delete(f"{path}/{each['id']}")).status_code == 204
+        assert seen == made[::-1], path
+
+
 async def test_limits_out_of_range_are_refused_by_every_list(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     for path in ("/sessions", f"/sessions/{session}/messages", f"/sessions/{session}/tool-results"):

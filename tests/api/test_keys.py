@@ -1,5 +1,6 @@
 """API keys over HTTP: who may make them and end them, what a rotation leaves, and that no list has a secret."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -128,6 +129,24 @@ async def test_a_key_that_is_rotated_works_no_longer_than_it_would_have(root: Cl
     await made(root, f"/ops/keys/{old_id}/rotate", overlap_s=3600)
     old, _ = (await root.get("/ops/keys", user="ada"))["items"]
     assert (old["id"], datetime.fromisoformat(old["expires_at"])) == (old_id, ends)
+
+
+async def test_a_key_is_rotated_once_and_the_next_time_the_one_that_took_its_place_is_named(
+    root: Client, clock: Frozen
+) -> None:
+    ends = clock.now + timedelta(days=30)
+    first_id, _ = await made(root, user="ada", expires_at=ends.isoformat())
+    path = f"/ops/keys/{first_id}/rotate"
+    at_once = await asyncio.gather(*(root.http.post(path, json={"overlap_s": 3600}) for _ in range(2)))
+    refused, rotated = sorted(at_once, key=lambda response: response.status_code, reverse=True)
+    assert (problem(refused), rotated.status_code) == ((409, "key_rotated"), 201)
+    second = rotated.json()["key"]
+    assert second["id"] in refused.json()["detail"]
+    third_id, _ = await made(root, f"/ops/keys/{second['id']}/rotate")
+    keys = {key["id"]: key for key in (await root.get("/ops/keys", user="ada"))["items"]}
+    assert keys.keys() == {first_id, second["id"], third_id}
+    terms = {key_id: datetime.fromisoformat(key["expires_at"]) - clock.now for key_id, key in keys.items()}
+    assert timedelta(days=29) < terms[third_id] < timedelta(days=31)
 
 
 async def test_no_key_can_make_one_that_may_do_more_than_it_may_itself(

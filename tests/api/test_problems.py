@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import httpx2
 from structlog.testing import capture_logs
 
+from segue import __version__
 from segue.config import Settings
-from segue.version import VERSION
 from tests.support.service import Client, running
 from tests.support.stores import Stores
 
@@ -142,7 +142,7 @@ async def test_every_response_carries_the_callers_request_id_and_the_release(cli
         response = await client.http.request(method, path, headers={"X-Request-Id": "my-id_1.2"})
         assert response.status_code == status, path
         assert response.headers.get_list("x-request-id") == ["my-id_1.2"], path
-        assert response.headers.get_list("x-segue-version") == [VERSION], path
+        assert response.headers.get_list("x-segue-version") == [__version__], path
 
 
 async def test_an_unexpected_error_carries_the_request_id_and_the_release_too(client: Client, stores: Stores) -> None:
@@ -151,7 +151,7 @@ async def test_an_unexpected_error_carries_the_request_id_and_the_release_too(cl
             response = await client.http.get("/sessions", headers={"X-Request-Id": "lost"})
     assert_problem(response, 500, "internal_error")
     assert response.headers.get_list("x-request-id") == ["lost"]
-    assert response.headers.get_list("x-segue-version") == [VERSION]
+    assert response.headers.get_list("x-segue-version") == [__version__]
 
 
 async def test_a_request_id_that_is_not_a_plain_word_is_replaced(client: Client) -> None:

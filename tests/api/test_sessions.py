@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from starlette.responses import Response
@@ -113,7 +114,7 @@ async def test_a_session_is_called_by_its_first_words_until_somebody_names_it(
     client: Client, provider: Provider
 ) -> None:
     long = "Cerca tutte le mail di Marco Rossi sulla consegna delle lenti e poi\npreparami un riassunto"
-    provider.will(says("Fatto."), says("Fatto."), says("好的"), says("Ok"))
+    provider.will(says("Fatto."), says("Fatto."), says("好的"), says("Ok"), says("Ciao"))
     session = await client.new_session()
     await client.chat(session, long)
     path = f"/sessions/{session}"
@@ -126,6 +127,9 @@ async def test_a_session_is_called_by_its_first_words_until_somebody_names_it(
     await client.chat(named, "hello")
     titles = [(await client.get(f"/sessions/{each}"))["title"] for each in (chinese, named)]
     assert titles == [("请帮我查找罗西的邮件" * 10)[:59] + "…", "Mine"]
+    family = await client.new_session()
+    await client.chat(family, "\N{WOMAN}\u200d\N{GIRL}" * 30)
+    assert (await client.get(f"/sessions/{family}"))["title"] == "\N{WOMAN}\u200d\N{GIRL}" * 19 + "…"
 
 
 async def test_archived_sessions_are_listed_apart_and_pinned_ones_on_request(client: Client) -> None:
@@ -143,7 +147,11 @@ async def test_archived_sessions_are_listed_apart_and_pinned_ones_on_request(cli
 async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_language(
     client: Client, provider: Provider
 ) -> None:
-    said = ("È arrivata la FATTURA di Rossi?", "请查找罗西的邮件", "ابحث عن رسائل ليلى", "100% sure_thing?")
+    said = (
+        *("È arrivata la FATTURA di Rossi?", "请查找罗西的邮件", "ابحث عن رسائل ليلى", "100% sure_thing?"),
+        normalize("NFD", "Perché è caffè"),
+        "\u0958\u0932\u092e",  # which no normal form has: qalam, a pen, with a letter of one character
+    )
     provider.will(*(says("Eccola: numero 2026-118, da pagare.") for _ in said))
     made = [await client.new_session(title="x") for _ in said]
     for session, message in zip(made, said, strict=True):
@@ -155,12 +163,16 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         "ROSSI": [invoices, made[0]],
         "邮件": [made[1]],
         "ليلى": [made[2]],
+        "\u202b\u200fليلى\u202c": [made[2]],
         "0% sure_": [made[3]],
         "%": [made[3]],
         "lampada": [],
         "x eccola": [],
         "İSTANBUL": [trip],
         "ΟΔΟΣ": [trip],
+        "CAFFÈ perché": [made[4]],
+        normalize("NFD", "è arrivata"): [made[0]],
+        "\u0958\u0932": [made[5]],
     }.items():
         assert await listed(client, query=query) == found, query
     [hit] = (await client.get("/sessions", query="118", limit=1))["items"]
@@ -176,8 +188,8 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
 async def test_a_search_whose_pages_look_at_little_finds_all_by_its_cursors(
     client: Client, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segue.memory.session_store.MOST_SESSIONS", 2)
-    monkeypatch.setattr("segue.memory.session_store.MOST_MESSAGES", 3)
+    monkeypatch.setattr("segue.memory.session_search.MOST_SESSIONS", 2)
+    monkeypatch.setattr("segue.memory.session_search.MOST_MESSAGES", 3)
     provider.will(*(says("Bene.") for _ in range(5)))
     long, *_, short = [await client.new_session(title="x") for _ in range(6)]
     for message in ("il girasole", "due", "tre", "quattro"):
@@ -257,12 +269,15 @@ async def test_a_deleted_session_leaves_no_row_and_no_key(client: Client, provid
     session = await client.new_session()
     call = (await client.chat(session, "what time is it?"))["tool_calls"][0]["tool_call_id"]
     assert await stores.rows() == {"sessions": 1, "turns": 1, "messages": 4, "tool_calls": 1, "tool_results": 1}
-    assert await stores.keys(session)
+    provider.will(says("noon"))
+    at_a_door = {"model": "segue", "conversation": session, "messages": [{"role": "user", "content": "and now?"}]}
+    turn = (await client.http.post("/v1/chat/completions", json=at_a_door)).headers["x-turn-id"]
+    assert [bool(await stores.keys(each)) for each in (session, turn)] == [True, True]
 
     deleted = await client.http.delete(f"/sessions/{session}")
     assert (deleted.status_code, deleted.content) == (204, b"")
     assert set((await stores.rows()).values()) == {0}
-    assert await stores.keys(session) == []
+    assert [await stores.keys(each) for each in (session, turn)] == [[], []]
     for path in ("", "/messages", "/memory", "/tool-results"):
         gone = await client.http.get(f"/sessions/{session}{path}")
         assert (gone.status_code, gone.json()["code"]) == (404, "session_not_found"), path

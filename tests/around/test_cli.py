@@ -287,6 +287,8 @@ def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_i
             assert httpx2.get(f"{url}/tool-states", headers={"X-API-Key": each}).status_code == 200
             me = httpx2.get(f"{url}/me", headers={"X-API-Key": each}).json()
             assert (me["groups"], me["roles"]) == (["night shift", "staff"], ["approver"])
+        code, again = segue("keys", "rotate", key_id, **stores)
+        assert (code, "has been rotated" in again, "segue_" in again) == (2, True, False)
         assert segue("keys", "revoke", key_id, **stores)[0] == 0
         assert "revoked" in segue("keys", "list", "--user", "ada", **stores)[1]
         assert segue("keys", "list", "--user", "bob", **stores) == (0, "bob has no keys.\n")

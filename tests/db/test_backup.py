@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import run
 from typing import Any
 from zipfile import ZipFile
 
@@ -35,6 +37,11 @@ LEFT_OVER = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'segue_rest
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'segue'"
 WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = '{}'::regclass)"
 A_SESSION = "INSERT INTO sessions (id, owner, metadata, created_at, updated_at) VALUES ($1, 'ada', '{}', now(), now())"
+
+SESSIONS = """
+INSERT INTO sessions (id, owner, title, metadata, created_at, updated_at)
+SELECT n::text, 'ada', repeat(md5(n::text), 20), '{}', now(), now() FROM generate_series(1, 30000) AS n
+"""
 
 
 @pytest.fixture
@@ -222,6 +229,18 @@ async def test_a_backup_that_is_killed_leaves_no_file_of_this_name_and_the_next_
 
 def files(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("segue.*")]
+
+
+async def test_a_backup_that_does_not_fit_the_disk_says_so_and_leaves_no_file(
+    settings: Settings, tmp_path: Path, stores: Stores
+) -> None:
+    await stores.database.execute(SESSIONS)
+    limited = f"ulimit -f 64; exec {sys.executable} -m segue backup {tmp_path / 'segue.backup'}"
+    environment = surroundings(urls_of(settings))
+    done = await asyncio.to_thread(partial(run, ["sh", "-c", limited], env=environment, capture_output=True, text=True))
+    said = "segue.backup cannot be written: File too large. Make room there"
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert files(tmp_path) == []
 
 
 async def test_no_time_limit_of_a_statement_ends_a_copy(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import delete, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
-from segue.db.engine import Database
+from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import sessions
 from segue.db.outages import LOST, TLS, StorageUnavailable, cause_of
 from segue.domain.ids import utc_now
@@ -48,6 +48,22 @@ async def test_postgres_refuses_a_write_and_a_lock_where_only_reading_is_meant(d
         assert getattr(refused.value.orig, "sqlstate", None) == READ_ONLY_TRANSACTION
     async with database.read_only() as connection:
         assert await connection.scalar(mine) == session.id
+
+
+async def test_of_a_transaction_it_is_told_whether_it_has_committed_and_not_before_it_has_ended(
+    database: Database,
+) -> None:
+    async with database.transaction() as connection:
+        undone = await connection.scalar(TRANSACTION_ID)
+        await connection.rollback()
+    async with database.transaction() as connection:
+        done = await connection.scalar(TRANSACTION_ID)
+        with pytest.raises(StorageUnavailable):
+            await database.read(has_committed, done)
+    of = {done: True, undone: False}
+    assert {each: await database.read(has_committed, each) for each in of} == of
+    with pytest.raises(StorageUnavailable):
+        await database.read(has_committed, str(int(done) + 1000))
 
 
 async def test_reading_takes_no_connection_from_writing(database_url: str) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from segue.domain.events import (
     TextEnded,
     TextStarted,
 )
-from segue.domain.session import RequestedCall, TurnKey
+from segue.domain.session import EPOCHS, RequestedCall, TurnKey
 from segue.events.event_buffer import ATTEMPT, END, WOKEN_AT_ONCE, Entry, EventBuffer, Wakeups
 from segue.events.event_log import SAVE_EVERY_S, EventLog, due_to_save
 from segue.turns.queries import outcomes_of
@@ -316,6 +317,20 @@ async def log_of(settings: Settings) -> AsyncIterator[EventLog]:
     await streams.close()
     await redis.close()
     await database.close()
+
+
+async def test_the_end_of_a_turn_that_is_run_again_by_now_does_not_end_the_log_of_its_next_run(
+    settings: Settings,
+) -> None:
+    again = replace(TURN, run=1)
+    async with log_of(settings) as log:
+        publisher = await log.open(again, epoch=EPOCHS + 1, stream=False)
+        complete = []
+        for ended in (TURN, again):
+            log.end(ended, turn_errors.cancelled())
+            complete.append(publisher.buffer.complete)
+        assert complete == [False, True]
+        log.close(again, epoch=EPOCHS + 1)
 
 
 async def followed(log: EventLog, *, after: int = 0, until: int = END) -> list[Entry]:

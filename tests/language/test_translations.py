@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from segue.language.shown_call import TRANSLATIONS, check_translations, translate
@@ -73,6 +75,12 @@ def test_the_question_ends_with_the_question_mark_of_its_language(language: str)
 @pytest.mark.parametrize("key", sorted(set(FIELDS) - {"done_step"}))
 def test_no_language_borrows_the_sentence_of_another(key: str) -> None:
     assert len({sentences[key] for sentences in TRANSLATIONS.now.values()}) == len(LANGUAGES)
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_a_value_that_is_no_number_keeps_its_own_direction_in_a_sentence_from_right_to_left(key: str) -> None:
+    outside = re.sub("\u2068[^\u2068\u2069]*\u2069", "", TRANSLATIONS.now["ar"][key])
+    assert set(re.findall(r"{(\w+)}", outside)) <= {"left", "total", "number"}
 
 
 @pytest.mark.parametrize("language", [None, "", "xx", "tlh", "english"])

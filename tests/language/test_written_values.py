@@ -9,7 +9,8 @@ from segue.language.written_values import dates_in, money_in, numbers_in, times_
         "2026-05-20", "2026/5/20", "20.05.2026", "20/05/2026", "05/20/2026", "2026-05-20T17:00:00", "May 20, 2026",
         "May 20th 2026", "20 May 2026", "20th of May, 2026", "20 maggio 2026", "20 de mayo de 2026", "20 mai 2026",
         "20. Mai 2026", "20 de maio de 2026", "20 mei 2026", "20 maja 2026", "20 мая 2026", "20 Mayıs 2026",
-        "20 مايو 2026", "٢٠ مايو ٢٠٢٦", "2026年5月20日", "2026年 5月20日", "2026년 5월 20일", "20 मई 2026",
+        "20 مايو 2026", "20-05-2026", "20 أيار 2026",
+        "٢٠ مايو ٢٠٢٦", "2026年5月20日", "2026年 5月20日", "2026년 5월 20일", "20 मई 2026",
     ],
 )  # fmt: skip
 def test_a_date_is_one_in_all_its_written_forms(text: str) -> None:
@@ -44,14 +45,19 @@ def test_what_may_be_read_in_two_ways_or_is_a_part_of_one_is_no_date(text: str) 
     ("text", "time"),
     [
         ("17:00", (17, 0)), ("5 pm", (17, 0)), ("5pm", (17, 0)), ("5:30 p.m.", (17, 30)), ("12 am", (0, 0)),
-        ("12 p.m.", (12, 0)), ("9h30", (9, 30)), ("17.30", (17, 30)), ("09:05:07", (9, 5)),
+        ("12 p.m.", (12, 0)), ("9h30", (9, 30)), ("17.30", (17, 30)), ("09:05:07", (9, 5)), ("下午5点", (17, 0)),
+        ("下午5点30分", (17, 30)), ("17点30", (17, 30)), ("中午12点", (12, 0)), ("午後5時", (17, 0)),
+        ("오후 5시", (17, 0)), ("下午5:30", (17, 30)), ("晚上12点", (0, 0)), ("凌晨12点", (0, 0)), ("上午9点", (9, 0)),
+        ("الساعة 5 مساءً", (17, 0)), ("5:30 مساء", (17, 30)), ("9 صباحًا", (9, 0)), ("17 Uhr 30", (17, 30)),
     ],
 )  # fmt: skip
 def test_a_time_is_one_in_all_its_written_forms(text: str, time: tuple[int, int]) -> None:
     assert times_in(f"at {text}, or so") == {time}
 
 
-@pytest.mark.parametrize("text", ["at 5", "2:3", "1.194", "10:20:30:40"])
+@pytest.mark.parametrize(
+    "text", ["at 5", "2:3", "1.194", "10:20:30:40", "5点半", "下午5点半", "5시간", "24時間", "الساعة 5", "alle 3"]
+)
 def test_a_number_without_minutes_or_a_half_of_the_day_is_no_time(text: str) -> None:
     assert times_in(text) == set()
 
@@ -61,7 +67,7 @@ def test_a_number_without_minutes_or_a_half_of_the_day_is_no_time(text: str) -> 
     [
         ("3", 3), ("3 bags.", 3), ("1,194", 1194), ("1'194.50", 1194.5), ("12,345,678", 12_345_678), ("1.194", 1.194),
         ("51,00", 51), ("1.194,50", 1194.5), ("1\u00a0194,50", 1194.5), ("total:3", 3), ("'3'", 3), ("12.5%", 12.5),
-        ("1,00,000", 100_000), ("12,34,567.50", 1_234_567.5),
+        ("١٬٨٤٥٫٥٠", 1845.5), ("1,00,000", 100_000), ("12,34,567.50", 1_234_567.5),
     ],
 )  # fmt: skip
 def test_a_number_is_one_in_all_its_written_forms(text: str, number: float) -> None:
@@ -69,7 +75,22 @@ def test_a_number_is_one_in_all_its_written_forms(text: str, number: float) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["itm-3", "gift_card_3", "v3", "2026-05-20", "1/2", "17:00", "10,20,30", "3-day", "1.2.3", "-3"]
+    "text",
+    [
+        "itm-3",
+        "gift_card_3",
+        "v3",
+        "2026-05-20",
+        "1/2",
+        "17:00",
+        "10,20,30",
+        "3-day",
+        "1.2.3",
+        "-3",
+        "3万",
+        "2k",
+        "1.5 million",
+    ],
 )
 def test_a_number_in_a_longer_code_is_none(text: str) -> None:
     assert numbers_in(text) == set()
@@ -81,6 +102,7 @@ def test_a_number_in_a_longer_code_is_none(text: str) -> None:
         ("$1,194", 1194), ("1.194 €", 1194), ("€1.194", 1194), ("51,00 €", 51), ("1.194,50 EUR", 1194.5),
         ("USD 51.00.", 51), ("CHF 1'194.50", 1194.5), ("1\u202f194,50 €", 1194.5), ("100元", 100), ("¥100,", 100),
         ("51 dollars", 51), ("₹1,00,000", 100_000), ("₹ 12,34,567.50", 1_234_567.5), ("1,50,000 ₹", 150_000),
+        ("￥184", 184), ("184美元", 184), ("184 يورو", 184), ("١٨٤ ريالا", 184), ("99 yuan", 99),
     ],
 )  # fmt: skip
 def test_an_amount_is_one_in_all_its_written_forms(text: str, amount: float) -> None:
@@ -88,6 +110,6 @@ def test_an_amount_is_one_in_all_its_written_forms(text: str, amount: float) -> 
     assert amount in numbers_in(f"a {text} b")
 
 
-@pytest.mark.parametrize("text", ["1,194", "3 bags", "euro", "A51"])
+@pytest.mark.parametrize("text", ["1,194", "3 bags", "euro", "A51", "£1.5k", "$3 million", "¥3万", "1 194,50 €"])
 def test_a_number_without_a_currency_is_no_amount(text: str) -> None:
     assert money_in(text) == set()

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.mcp.mcp_config import McpConfig, McpServerConfig, read_mcp_config
-from segue.mcp.other_clients_config import FILE_KEYS, LOGIN_KEYS, SERVER_KEYS, ForeignKey
+from segue.mcp.other_clients_config import FILE_KEYS, LOGIN_KEYS, SERVER_KEYS
 from tests.support.commands import ROOT
 from tests.support.service import running
 
@@ -222,19 +222,13 @@ def test_the_docs_have_the_keys_of_other_clients_as_they_are_read() -> None:
     page = (ROOT / "docs" / "mcp.md").read_text("utf-8")
     section = page.partition("### Keys of other clients")[2].partition("\n#")[0].splitlines()
 
-    def row(key: ForeignKey) -> str:
-        return f"| `{key.name}` | {key.clients} | {key.said} |"
-
     of_login = (replace(key, name=f"oauth.{key.name}") for key in LOGIN_KEYS.values())
-    every = [*FILE_KEYS.values(), *SERVER_KEYS.values(), *of_login]
-    ignored: dict[str, list[str]] = {}
-    for key in every:
-        if key.becomes == "ignored":
-            ignored.setdefault(key.said, []).append(f"`{key.name}` ({key.clients})")
-    tables_of_keys = (FILE_KEYS, SERVER_KEYS, LOGIN_KEYS)
-    read = [row(key) for keys in tables_of_keys for key in keys.values() if key.becomes != "ignored"]
-    tables = [line for line in section if line.startswith("| `")]
-    assert tables == [*read, *(f"| {', '.join(keys)} | {why} |" for why, keys in ignored.items())]
+    named: dict[str, list[str]] = {}
+    for key in [*FILE_KEYS.values(), *SERVER_KEYS.values(), *of_login]:
+        if key.becomes != "ignored":
+            named.setdefault(key.said, []).append(f"`{key.name}` ({key.clients})")
+    rows = [f"| {', '.join(names)} | {said} |" for said, names in named.items()]
+    assert [line for line in section if line.startswith("| `")] == rows
 
 
 async def test_what_is_ignored_is_one_line_of_the_log(settings: Settings) -> None:

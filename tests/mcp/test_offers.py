@@ -18,6 +18,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
+OURS = "io.example/notes"  # as registries name servers
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +112,12 @@ async def test_a_tool_that_runs_as_a_task_only_is_left_out_and_said_so(ours: Mcp
 
 async def test_a_user_lists_prompts_and_has_one_filled(settings: Settings) -> None:
     ours = {**PROTOCOL, "headers": {}, "env": {"NOTES_API_KEY": SECRET}}
-    settings.mcp_config.write_text(json.dumps({"mcpServers": {"ours": ours, "gone": {"command": "no-such-program"}}}))
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {OURS: ours, "gone": {"command": "no-such-program"}}}))
     async with running(settings) as client:
         found = await client.get("/mcp/prompts")
         assert [prompt["name"] for prompt in found["items"]] == ["plain", "review/mail"]
         assert found["items"][1] == {
-            "server": "ours",
+            "server": OURS,
             "name": "review/mail",
             "title": "Review a mail",
             "description": "Says what is wrong.‹U+202E›",
@@ -125,15 +126,17 @@ async def test_a_user_lists_prompts_and_has_one_filled(settings: Settings) -> No
                 {"name": "tone", "description": "", "required": False},
             ],
         }
-        filled = await post(client, "ours", "review/mail", {"id": f"eml-1 {SECRET}"})
+        filled = await post(client, OURS, "review/mail", {"id": f"eml-1 {SECRET}"})
         assert filled[1]["messages"] == [
             {"role": "user", "content": '{"id": "eml-1 [redacted]"}'},
             {"role": "assistant", "content": "[image]"},
         ]
-        assert (await post(client, "ours", "review/mail", {"tone": "calm", "mood": "x"}))[0] == "invalid_request"
-        assert (await post(client, "ours", "nothing", {}))[0] == "mcp_prompt_not_found"
+        assert (await post(client, OURS, "review/mail", {"tone": "calm", "mood": "x"}))[0] == "invalid_request"
+        assert (await post(client, OURS, "nothing", {}))[0] == "mcp_prompt_not_found"
         assert (await post(client, "theirs", "plain", {}))[0] == "mcp_server_not_found"
-        assert (await post(client, "ours", "plain", {}))[0] == "mcp_server_failed"
+        assert (await post(client, OURS, "plain", {}))[0] == "mcp_server_failed"
+        assert (await client.http.post(f"/mcp/servers/{OURS}/reconnect")).status_code == 202
+        assert (await client.http.post(f"/mcp/servers/{OURS}/login")).json()["code"] == "mcp_server_not_found"
 
 
 async def post(client: Client, server: str, name: str, arguments: dict[str, str]) -> tuple[str, Any]:

@@ -1,5 +1,5 @@
 """The official MCP servers, unmodified: every tool of each is called by a turn. `make mcp-servers` installs them, runs
-this and prints a row of the table in docs/mcp.md for each; it is no part of CI.
+this and prints a row of a table for each; it is no part of CI. docs/proof.md has what came of it.
 """
 
 import asyncio

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from segue.db.engine import Database
-from segue.memory.session_store import MOST_MESSAGES, MOST_SESSIONS, SearchPosition, list_sessions, search_sessions
+from segue.memory.session_search import MOST_MESSAGES, MOST_SESSIONS, SearchPosition, search_sessions
+from segue.memory.session_store import list_sessions
 from tests.support.explained import explained
 from tests.support.stores import Stores
 

@@ -147,7 +147,7 @@ rounds = st.lists(
     max_size=4,
 )
 endings = st.sampled_from(["failed", "cancelled", "interrupted"])
-notes = st.sampled_from([None, prompts.CONFIRMED, prompts.OUT_OF_ROUNDS])
+notes = st.sampled_from([None, prompts.TEXTS["confirmed"], prompts.OUT_OF_ROUNDS])
 
 
 class Session(RuleBasedStateMachine):
@@ -189,7 +189,7 @@ class Session(RuleBasedStateMachine):
         for call in open_calls:
             self._store("tool", {"tool_call_id": call.id, "tool_name": call.name, "status": "unknown"}, call.id)
             add_result(self.conversation, call, "it is unknown")
-        self.conversation = prompts.with_note(self.conversation, prompts.RESUMED)
+        self.conversation = prompts.with_note(self.conversation, prompts.TEXTS["resumed"])
         self._ask()
         self._go_through(rounds)
         self._answer("Here it is.", None)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segue import __version__
 from segue.config import Settings
 from segue.domain.agent import ProviderApi
 from segue.domain.errors import AppError
@@ -24,7 +25,6 @@ from segue.models.providers.endpoint import ProviderOptions
 from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel
 from segue.models.reply import PLAN
 from segue.models.streamed_answer import Listener
-from segue.version import VERSION
 from tests.support import responses_api
 from tests.support.native_api import answers
 from tests.support.provider import fails, says
@@ -219,7 +219,7 @@ async def test_a_header_of_the_settings_takes_the_place_of_ours_however_it_is_wr
     [request] = endpoint.requests
     assert request.headers.getlist("authorization") == ["Token abc"]
     assert request.headers["x-title"] == "Segue"
-    assert request.headers["user-agent"] == f"segue/{VERSION}"
+    assert request.headers["user-agent"] == f"segue/{__version__}"
 
 
 @pytest.mark.parametrize("clients", [None, {"top_p": 0.5}], ids=["ours", "beside a client's"])

@@ -83,18 +83,18 @@ AMENDS = {
 }
 
 WEAK = {
-    "en": ["Perfect!", "great, thanks", "That's perfect.", "excellent"],
-    "it": ["perfetto", "perfetto, grazie mille", "ottimo!", "è perfetto"],
-    "es": ["genial"],
-    "fr": ["parfait"],
-    "de": ["perfekt"],
+    "en": ["Perfect!", "great, thanks", "That's perfect.", "excellent", "yes, I understand the question"],
+    "it": ["perfetto", "perfetto, grazie mille", "ottimo!", "è perfetto", "sì, ho capito"],
+    "es": ["genial", "sí, entiendo"],
+    "fr": ["parfait", "oui, compris"],
+    "de": ["perfekt", "ja, verstanden"],
     "pt": ["perfeito", "s no"],  # and "no" is a no in most languages
     "nl": ["geweldig"],
     "pl": ["świetnie"],
-    "ru": ["отлично"],
+    "ru": ["отлично", "да, понятно"],
     "tr": ["harika"],
-    "ar": ["ممتاز"],
-    "zh": ["太棒了", "了解"],
+    "ar": ["ممتاز", "نعم فهمت"],
+    "zh": ["太棒了", "了解", "还行", "嗯，我懂了"],
     "ja": ["素晴らしい", "了解"],
     "ko": ["완벽해요"],
     "hi": ["बहुत बढ़िया"],
@@ -160,6 +160,7 @@ RULES = [
     ("I think yes", "statement"),
     ('"yes"', "quoted"),
     ("porcedi", "misspelt"),
+    ("ok, I see", "understood"),
     ("later", "later"),
     ("don't send it", "negated"),
     ("yes, Rossi", "yes_and_more"),
@@ -186,7 +187,7 @@ def test_a_yes_with_nothing_more_in_it_confirms(language: str, reply: str) -> No
 
 
 @pytest.mark.parametrize(("language", "reply"), replies(WEAK))
-def test_praise_alone_is_a_weak_yes(language: str, reply: str) -> None:
+def test_praise_alone_and_a_yes_that_only_says_that_it_was_understood_are_weak(language: str, reply: str) -> None:
     read = classify(reply)
     assert (read.verdict, read.strength, language) == ("confirm", "weak", language)
 
@@ -232,6 +233,16 @@ def test_a_yes_that_repeats_the_plan_confirms(reply: str) -> None:
         ("no, but actually, yes", "confirm"),
         ("yes, only Friday, I mean yes", "amend"),
         ("no, stop, I mean yes", "reject"),
+        ("don't, or rather, go ahead", "confirm"),
+        ("no wait, actually yes", "confirm"),
+        ("no aspetta, anzi sì", "confirm"),
+        ("不，等等，还是继续吧", "confirm"),
+        ("لا انتظر، نعم", "confirm"),
+        ("yes, but actually later", "reject"),
+        ("sì, anzi no, lascia stare", "reject"),
+        ("on second thoughts, don't bother", "reject"),
+        ("yes, I mean cancel", "reject"),
+        ("yes... no, wait, don't", "reject"),
     ],
 )
 def test_what_comes_after_a_change_of_mind_counts_and_nothing_else_is_forgotten(reply: str, verdict: str) -> None:
@@ -347,7 +358,9 @@ NEVER = [
     "das war großartig", "c'était super", "he said yes, do it", "ha detto sì", "他说可以", "قال نعم", "my boss said ok",
     'escribe un correo que empiece con "Sí, confirmo"', '"yes"', "«sì»", "“好的”", "'ok'", "> sì", "> yes\n> go ahead",
     "thanks", "sì?", "ok?", "if it's free, yes", "se è gratis, sì", "yes, once I have checked", "sì e no", "yeah right",
-    "I would have said yes", "I'll do it myself", "ok, lo faccio io", "\u200b> yes",
+    "I would have said yes", "I'll do it myself", "ok, lo faccio io", "\u200b> yes", "yes, I'm still here",
+    "yes it's raining", "ok, let's see", "yes what is it?", "sì, sono qui", "嗯，你说", "应该可以吧",
+    "نعم أنا هنا", "ага, щас",
 ]  # fmt: skip
 
 
@@ -381,6 +394,8 @@ DELETION = question_of("mcp_delete_email", "Elimina la mail di Rossi", {"email_i
 SENDING = question_of("mcp_send_email", "Send the mail", {"to": "rossi@example.com", "body": "Greet Anna. " * 20})
 READING = question_of("mcp_get_email", "Read the mail", {"email_id": "m1"})
 CANCELLATION = question_of("cancel_reservation", "Cancel the reservation", {"reservation_id": "NQNU5R"})
+TURKISH_DELETION = question_of("mcp_delete_email", "Rossi'nin mailini sil", {"email_id": "m1"})
+BOOKING = question_of("book_hotel", "预订Aurora酒店三晚", {"hotel": "Aurora"})
 MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id": "e7", "day": "venerdì"})
 
 
@@ -402,7 +417,12 @@ MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id":
         *((READING, reply) for reply in ("yes, read it", "sì, leggi", "va bene, aprila", "yes, open that one")),
         *((CANCELLATION, reply) for reply in (
             "Yes, please go ahead and cancel reservation NQNU5R", "yes, cancel the booking", "ok, annulla",
+            "yes, I don't need the reservation anymore, cancel it", "sì, non mi serve più, annullala",
+            "对，不需要了，取消吧", "نعم، ما عدت أحتاجه، الغيه",
         )),
+        *((CANCELLATION, reply) for reply in ("yes, I want it cancelled", "yes please, I want it cancelled now")),
+        *((DELETION, reply) for reply in ("yes, I want it deleted", "sí, bórralo ya", "no, I mean delete it")),
+        (BOOKING, "好，帮我订三晚"),
         *((MOVE, reply) for reply in ("sì, spostala", "sì, spostala a venerdì", "ok, sposta la riunione")),
     ],
 )  # fmt: skip
@@ -417,6 +437,10 @@ def test_a_yes_that_repeats_the_step_in_question_is_a_strong_one(question: Quest
         (DELETION, "sì, cancella m2", "amend"),
         (DELETION, "ok, annulla", "reject"),
         (DELETION, "non cancellarla", "reject"),
+        (DELETION, "yes, Anna", "amend"),
+        (BOOKING, "不需要了", "reject"),
+        (SENDING, "no, non mi serve più", "reject"),
+        (TURKISH_DELETION, "silme", "reject"),
         (DELETION, "sì, ma solo m1", "amend"),
         (DELETION, 'sì, scrivi "m1"', "amend"),
         (SENDING, "sì, mandala ad Anna", "amend"),
@@ -437,6 +461,29 @@ def test_another_action_or_argument_is_no_yes_to_the_step_in_question(
     question: Question, reply: str, verdict: str
 ) -> None:
     assert classify(reply, question=question).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "delete it later", "delete it after lunch", "maybe delete it later", "delete it later, I appreciate it",
+        "can we do it tomorrow instead", "yes, delete it, but wait", "eliminala dopo", "sì, eliminala più tardi",
+        "晚点删", "以后再删", "احذفها لاحقا", "احذفها بعدين", "bórralo luego", "supprime-le plus tard",
+        "lösch sie später", "apaga depois",
+        "verwijder het later", "usuń to później", "удали потом", "sonra sil", "後で消して", "나중에 삭제해 주세요",
+        "बाद में हटा दो",
+    ],
+)  # fmt: skip
+def test_a_yes_to_the_step_at_a_later_time_postpones_it(reply: str) -> None:
+    read = classify(reply, question=DELETION)
+    assert (read.verdict, read.rule in POSTPONES) == ("reject", True)
+
+
+@pytest.mark.parametrize(
+    "reply", ["yes, don't wait", "go ahead, no need to wait", "sì, non aspettare", "别等了，删吧", "نعم لا تنتظر"]
+)
+def test_a_yes_that_tells_not_to_wait_does_not_postpone(reply: str) -> None:
+    assert classify(reply, question=DELETION).strength == "strong"
 
 
 @pytest.mark.parametrize("language", ACTIONS.now)
@@ -599,6 +646,9 @@ def test_a_yes_is_strong_if_every_sentence_beside_it_repeats_thanks_or_remarks(a
         (ALBERGO, "Sì, annullala. E avvisa Marta.", {"avvisa", "marta"}),
         (YUDING, "好的，取消B34", {"b34"}),
         (HAJZ, "نعم، ألغ الحجز B34", {"b34"}),
+        (BOOKINGS, "Yes. Thanks for the warning, keep a copy.", {"keep", "copy"}),
+        (BOOKINGS, "Oui. Merci de garder une copie.", {"garder", "copie"}),
+        (HAJZ, "نعم. شكرا على التنبيه واحتفظ بنسخة", {"بنسخه"}),
     ],
 )
 def test_a_yes_with_what_the_question_has_not_carries_the_yes_and_tells_the_words(

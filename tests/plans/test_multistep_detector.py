@@ -11,6 +11,8 @@ SEQUENCES = {
         "Can you find the invoice and after that forward it to accounting?",
         "Get the weather in Milan. Then draft an email to Lucy with it.",
         "search my mails -> then, read the newest",
+        "grab the latest invoice then pay it",
+        "when you've found the invoice forward it to Anna",
     ],
     "it": [
         "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta",
@@ -18,6 +20,7 @@ SEQUENCES = {
         "Puoi cercare le mail di Anna e dopo inoltrarle a Marco?",
         "Trova la fattura. Infine, inviala al commercialista",
         "cerca il volo più economico, quindi prenota due posti",
+        "prendi l'ultima fattura e pagala",
         "Vorrei che cercassi le mail di ieri, poi leggi la più recente e dopo scrivi una risposta",
     ],
     "es": [
@@ -67,12 +70,16 @@ SEQUENCES = {
         "ابحث عن رسائل روسي ثم اقرأ أحدثها",
         "ابحث عن رسائل ليلى ثم احذفها",
         "افتح التقرير وبعد ذلك أرسله إلى آنا",
+        "دور على رحلة لشبونة واحجزها",
+        "جيب آخر فاتورة وادفعها",
+        "بعد ما تلاقي الفاتورة حولها لآنا",
         "ابحث عن فندق في روما، وأخيرًا احجز غرفة لليلتين",
     ],
     "zh": [
         "先搜索罗西的邮件，再阅读最新的一封",
         "查找罗马的酒店，然后预订两晚",
         "打开报告，最后发送给安娜",
+        "先看天气再给妈妈发短信",
         "帮我查一下明天的天气，之后写一封邮件告诉安娜",
         "先搜尋羅西的郵件，然後回覆最新的一封",
     ],

@@ -44,7 +44,7 @@ def test_a_reply_picks_all(reply: str) -> None:
     "reply",
     [
         "both", "both of them", "tutte e due", "ambas", "les deux", "beide", "os dois", "allebei", "obie", "оба",
-        "ikisini de", "كلاهما", "两个都", "両方", "둘 다", "दोनों",
+        "ikisini de", "كلاهما", "两个都", "两个都可以", "両方", "둘 다", "दोनों",
     ],
 )  # fmt: skip
 def test_both_is_two_and_picks_nothing_of_three(reply: str) -> None:

@@ -44,7 +44,7 @@ EFFECTS = (
     ("Response", "effects"),
     ("ResponseCompletedEvent", "response.effects"),
 )
-OURS = (  # what clients are promised beside OpenAI's own: docs/frontends.md
+OURS = (  # what clients are promised beside OpenAI's own: docs/proof.md
     "Model has no name",
     "Model has no description",
     "ChatCompletionChunk has no choices.delta.reasoning_content",

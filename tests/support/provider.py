@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from segue.agent.prompts import CONDENSER, SUMMARISER, TITLER, in_own_words, message_and_instruction, notes_and_message
+from segue.agent.prompts import TEXTS, in_own_words, message_and_instruction, notes_and_message
 from segue.around.replay.request_rules import invalid_history, invalid_tools
 from segue.models.chat_model import ChatModel
 from segue.models.normal_form import PLACEHOLDERS, WireForm, form_of
@@ -250,8 +250,8 @@ class Provider:
         form = WireForm(call_id=form_of(body["model"]).call_id)
         if fault := invalid_history(body["messages"], form) or invalid_tools(body.get("tools", ())):
             self.surprises.append(fault)
-        asks_for_summary = body["messages"][0]["content"] in (SUMMARISER, CONDENSER)
-        asks_for_title = body["messages"][0]["content"] == TITLER
+        asks_for_summary = body["messages"][0]["content"] in (TEXTS["summariser"], TEXTS["condenser"])
+        asks_for_title = body["messages"][0]["content"] == TEXTS["titler"]
         async with self.heard:
             heard = self.summaries if asks_for_summary else self.titles if asks_for_title else self.requests
             heard.append(body)

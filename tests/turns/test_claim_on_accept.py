@@ -9,11 +9,13 @@ import pytest
 
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import TurnOptions
 from segue.memory.session_store import lock_session
 from segue.turns import claims, store
+from segue.turns.admission import admit
 from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn
 from segue.turns.store import ChatRequest, Once
@@ -25,8 +27,8 @@ from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
 HERE = Claimer("here", lease_s=600)
-WAITS_FOR_A_LOCK = """
-SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+BOTH_WAIT_FOR_A_LOCK = """
+SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 """
 LOOKS_AFTER_LEASES = ("UPDATE turns SET lease_until", "UPDATE turns SET worker")  # of a process at any moment
 OF_ONE_TURN = {"key", "queued_s", "last_turn_id", "answered_turn_id"}
@@ -116,7 +118,7 @@ async def test_a_turn_with_a_tool_call_ends_without_a_look_for_the_next_one(
     assert len(of_turns) == 4, of_turns  # each is accepted, and ends
 
 
-async def test_a_message_that_comes_while_a_failed_turn_is_run_again_is_not_claimed_before_it(
+async def test_a_message_that_comes_while_a_failed_turn_is_run_again_finds_the_session_busy(
     client: Client, database: Database, settings: Settings, provider: Provider
 ) -> None:
     provider.will(fails(500))
@@ -127,12 +129,17 @@ async def test_a_message_that_comes_while_a_failed_turn_is_run_again_is_not_clai
         await lock_session(connection, LOCAL_USER, session)
         turn = await find_turn(connection, LOCAL_USER, session, failed["turn_id"])
         assert await run_again(connection, turn, ChatRequest(""), now=utc_now(), room=1)
-        meanwhile = asyncio.create_task(accepted(database, session, ChatRequest("and this?")))
+        claimed = asyncio.create_task(accepted(database, session, ChatRequest("and this?")))
+        if_free = ChatRequest("and this, if nothing runs?", on_busy="reject")
+        admitted = asyncio.create_task(admit(database, LOCAL_USER, session, if_free, now=utc_now(), tools=dict))
         async with asyncio.timeout(PATIENCE_S):
-            while not await stores.database.fetchval(WAITS_FOR_A_LOCK):
+            while not await stores.database.fetchval(BOTH_WAIT_FOR_A_LOCK):
                 pass
         await connection.commit()
-    assert await meanwhile is None
+    assert await claimed is None
+    with pytest.raises(AppError) as refused:
+        await admitted
+    assert refused.value.code == "turn_in_progress"
 
 
 async def test_only_a_lease_that_nobody_can_have_heard_of_is_ended(settings: Settings, database: Database) -> None:

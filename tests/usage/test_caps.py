@@ -36,6 +36,8 @@ from tests.support.sweeps import first
 ANSWER_TOKENS = 500
 CALL_TOKENS = 1800  # fewer than a call is reserved for
 
+LEFT_OF_USERS = "SELECT (SELECT count(*) FROM usage) + (SELECT count(*) FROM reservations)"
+
 
 def capped(settings: Settings, **caps: Any) -> Settings:
     return settings.model_copy(update={"llm_max_output_tokens": ANSWER_TOKENS, **caps})
@@ -329,6 +331,26 @@ async def test_what_a_call_that_failed_has_spent_counts_before_the_next_of_its_t
         account.add(Charge("x", input_tokens=60))
         with pytest.raises(AppError, match="at most 100"):
             await account.reserve(lambda: Charge("x", input_tokens=60))
+
+
+async def test_a_turn_that_runs_on_after_its_user_was_erased_reserves_and_books_nothing(
+    client: Client, database: Database
+) -> None:
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
+    session = await client.new_session()
+    async with database.autocommit() as connection:
+        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        claim = await claims.claim_next(connection, session, worker="slow", lease_s=600)
+        assert claim is not None
+        account = Account(books, LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch)
+        await account.reserve(lambda: Charge("x", input_tokens=60))
+        account.add(Charge("x", input_tokens=5))
+        assert (await client.http.delete("/me", params={"confirm": LOCAL_USER})).status_code == 200
+        with pytest.raises(AppError):
+            await account.reserve(lambda: Charge("x", input_tokens=60))
+        account.add(Charge("x", input_tokens=5))
+        await account.close()
+        assert not await connection.run_sync(lambda each: each.exec_driver_sql(LEFT_OF_USERS).scalar())
 
 
 async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_its_turn(

@@ -1,6 +1,8 @@
 """What calls of the model took: in answers, by GET /usage, in the metrics, and after their session is gone."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import date
 from typing import Any
 
@@ -12,15 +14,18 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.db.outages import StorageUnavailable
 from segue.domain.identity import LOCAL_USER, Charge
+from segue.domain.ids import utc_now
 from segue.users import usage_ledger
+from segue.users.spending import Account, Books, Limits
 from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
 from tests.support.metrics import scraped
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, completion, delta, fails, raw, says, sse
-from tests.support.proxy import proxied
+from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
 from tests.support.stores import looking_into, socket_of
 from tests.support.streams import streamed
@@ -34,6 +39,8 @@ CALL = {
     "cost_complete": True,
 }
 STORED = b"INSERT 0 1\0"  # how Postgres says that the answer is stored
+COMMITTED = b"COMMIT\0"
+BOOKED = b"SELECT 1\0"
 NOTHING = {"cached_tokens": 0, "reasoning_tokens": 0}
 
 
@@ -41,6 +48,23 @@ def takes(text: str, **usage: Any) -> Response:
     """An answer with these numbers."""
     body = orjson.loads(bytes(says(text).body))
     return raw({**body, "usage": usage or None})
+
+
+@asynccontextmanager
+async def behind_a_door(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A door before PostgreSQL, and the URL of the database behind it."""
+    async with proxied(socket_of(database_url)) as postgres:
+        there = make_url(database_url).set(host="127.0.0.1", port=postgres.port, query={})
+        yield postgres, there.render_as_string(hide_password=False)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Database]:
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 async def used(client: Client, **params: Any) -> list[dict[str, Any]]:
@@ -331,17 +355,15 @@ async def test_a_turn_whose_answer_was_stored_unheard_is_answered_and_charged_on
     settings: Settings, provider: Provider, own_database_url: str
 ) -> None:
     lost = list[asyncio.Event]()
-    async with proxied(socket_of(own_database_url)) as postgres:
+    async with behind_a_door(own_database_url) as (postgres, url):
 
         async def loses_the_answer(_: dict[str, Any]) -> Response:
             lost.append(postgres.lose(STORED))
             return says("Hi.")
 
         provider.will(loses_the_answer)
-        there = make_url(own_database_url).set(host="127.0.0.1", port=postgres.port, query={})
-        url = SecretStr(there.render_as_string(hide_password=False))
         async with (
-            running(settings.model_copy(update={"database_url": url})) as client,
+            running(settings.model_copy(update={"database_url": SecretStr(url)})) as client,
             awaiting("turn_finished") as told,
         ):
             session = await client.new_session()
@@ -351,3 +373,44 @@ async def test_a_turn_whose_answer_was_stored_unheard_is_answered_and_charged_on
             [charged] = await used(client)
             assert (await client.messages(session))[-1]["seq"] == answer["message"]["seq"]
     assert (answer["message"]["content"], charged.items() >= CALL.items()) == ("Hi.", True)
+
+
+async def test_a_turn_whose_end_was_stored_unheard_is_charged_once(
+    settings: Settings, provider: Provider, own_database_url: str
+) -> None:
+    lost, own = list[asyncio.Event](), settings.model_copy(update={"database_url": SecretStr(own_database_url)})
+    async with behind_a_door(own_database_url) as (postgres, url), looking_into(own) as stores:
+
+        async def loses_the_word_of_its_end(_: dict[str, Any]) -> Response:
+            turn = await stores.database.fetchval("SELECT id FROM turns")
+            lost.append(postgres.lose(COMMITTED, after=turn.encode()))
+            return says("")
+
+        provider.will(says(" "), loses_the_word_of_its_end)
+        async with running(settings.model_copy(update={"database_url": SecretStr(url)})) as client:
+            refused = await client.send(await client.new_session(), "say nothing")
+        assert (refused.status_code, lost[0].is_set()) == (502, True)
+        assert await stores.database.fetchval("SELECT sum(calls) FROM usage") == 2
+
+
+@pytest.mark.parametrize("unheard", [COMMITTED, pytest.param(BOOKED, marks=pytest.mark.sweep)])
+async def test_what_was_booked_unheard_while_a_turn_runs_is_booked_once(
+    settings: Settings, own_database_url: str, unheard: bytes
+) -> None:
+    own = settings.model_copy(update={"database_url": SecretStr(own_database_url)})
+    async with (
+        running(own) as client,
+        behind_a_door(own_database_url) as (postgres, url),
+        opened(url) as database,
+    ):
+        session = await client.new_session()
+        account = Account(Books(database, utc_now, lambda _: Limits(tokens_per_day=100)), LOCAL_USER, session, "x")
+        account.add(Charge("scripted", input_tokens=2))
+        lost = postgres.lose(unheard)
+        with pytest.raises(StorageUnavailable):
+            await account.settle()
+        assert lost.is_set()
+        account.add(Charge("scripted", input_tokens=5))
+        await account.close()
+        [charged] = await used(client)
+    assert (charged["llm_calls"], charged["input_tokens"]) == (2, 7)

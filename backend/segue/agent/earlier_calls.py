@@ -17,16 +17,14 @@ from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import UserAnswer
 from segue.memory.history import replace_result
 from segue.plans import store
-from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.receipts import append_receipt
-from segue.tools.results import LedgerCall
 from segue.tools.run import CallOutcome, lost
 
 MAX_SETTLED: Final = 5  # of earlier turns, at the beginning of one
 
 
-async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall], offer: Offer) -> None:
+async def resume_calls(turn: TurnCalls, earlier: Sequence[results.LedgerCall], offer: Offer) -> None:
     """Adds the calls of an attempt that was cut off to the conversation. Those that had not ended are ended now."""
     turn.effects |= {each.call.tool_call_id: each.effect for each in earlier if each.effect}
     # The call of a plan's running step is ended by the plan, which has to move in the same transaction.
@@ -52,7 +50,7 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[LedgerCall], offer: Of
         render_messages.add_result(turn.conversation, request, answer)
     turn.show_images()
     if earlier:
-        turn.add_note(prompts.RESUMED)
+        turn.add_note(prompts.TEXTS["resumed"])
 
 
 def interrupted_call(
@@ -100,7 +98,7 @@ async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
 
 async def _store_settled(
     context: TurnContext, call: ToolCall, request: RequestedCall, outcome: CallOutcome
-) -> tuple[Reference, StoredPlan | None]:
+) -> tuple[Reference, store.StoredPlan | None]:
     """Stores what became of a call, in the ledger, in the history and in its plan."""
     moved = None
     async with context.transaction() as connection:

@@ -26,9 +26,13 @@ from segue.tools.results import calls_that_ran
 
 LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
 LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
+LONGEST_HEADLINE: Final = 4  # words of a claim that names nobody: `Email sent`, `Payment of $184 completed`
+_HEADLINES: Final = (["did"], ["soft"])
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
-CLAIM_KINDS: Final = frozenset({"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "maybe", "none"})
+CLAIM_KINDS: Final = frozenset(
+    {"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "state", "maybe", "none"}
+)
 PROMISES: Final = WordList("promises.toml", partial(parse_lexicon, kinds=PROMISE_KINDS), share=True)
 CLAIMS: Final = WordList("claims.toml", partial(parse_lexicon, kinds=CLAIM_KINDS), share=True)
 _APART: Final = {"de": 14, "zh": 14, "ja": 14, "ko": 14}  # words that may stand between a cue and what was done
@@ -112,7 +116,7 @@ async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequenc
     if not done and all(spec.effect == "read_only" for spec in could):
         return False
     known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
-    return await ask_reader(context, prompts.CLAIM_READER, prompts.CLAIM, known) == "confirm"
+    return await ask_reader(context, prompts.TEXTS["claim_reader"], prompts.TEXTS["claim"], known) == "confirm"
 
 
 def says_promise(answer: str) -> bool:
@@ -160,6 +164,9 @@ def _claims(sentence: str, language: str) -> bool | None:
     found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)
     if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
         found.append(False)
+    is_headline = len(kinds) <= LONGEST_HEADLINE and "state" not in kinds
+    if is_headline and [each for each in kinds if each not in ("skip", "sure")][-1:] in _HEADLINES:
+        found.append("sure" in kinds)
     for at, kind in enumerate(kinds):
         if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language, 0))):
             found.append("sure" in kinds or (kind == "cue" and did == "did"))

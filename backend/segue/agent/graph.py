@@ -27,7 +27,6 @@ from segue.domain.session import with_held
 from segue.language.shown_call import translate
 from segue.log import log
 from segue.memory import short_term
-from segue.memory.short_term import ShortTermMemory
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
@@ -115,7 +114,7 @@ async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
     if changed := with_held(state.get("effects", ()), held_of(state, context.guard.tools())):
         context.emit(EffectsListed(changed))
-    memory = ShortTermMemory(
+    memory = short_term.ShortTermMemory(
         session_id=context.turn.session_id,
         turn_id=context.turn.turn_id,
         last_user_message=state["message"],

@@ -35,7 +35,6 @@ from segue.plans import store
 from segue.plans.mandates import MandateSpent
 from segue.plans.plan_parser import Unresolved, referred_to
 from segue.plans.policy import Deny
-from segue.plans.store import StoredPlan
 from segue.tools import results
 from segue.tools.availability import refusal
 from segue.tools.catalog import changed_since
@@ -61,7 +60,7 @@ class PlanRun:
     """
 
     turn: TurnCalls
-    stored: StoredPlan
+    stored: store.StoredPlan
     values: dict[int, StoredResult] = field(default_factory=dict)
     changed: Change | None = None
     differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class PlanRun:
         return self.turn.context.turn.turn_id
 
 
-async def execute_plan(turn: TurnCalls, stored: StoredPlan) -> PlanRun:
+async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
     """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Calls
     that the user approved and a failure before them kept from running may still be made in the turn, each once. Raises
     StalePlan if the plan was changed meanwhile.

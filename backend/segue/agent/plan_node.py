@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from segue.agent import plan_messages
 from segue.agent.earlier_calls import settle_earlier
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
-from segue.agent.prompts import POSTPONED, STOPPED, TOO_LATE, UNHEARD, VERDICT_NOTES, WAITING, steers_in, with_plan
+from segue.agent.prompts import STOPPED, TEXTS, VERDICT_NOTES, steers_in, with_plan
 from segue.agent.state import TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.turn_reports import acknowledgement_report, web_search_report
 from segue.agent.waiting_plans import offer_plan
@@ -80,7 +80,7 @@ async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan
     ended = await context.transact(store.swap, stored, end(stored.plan, "cancelled"))
     update = await _make_or_skip(context, state)
     tools = ", ".join(step.tool for step in stored.plan.page_steps if step.tool)
-    return update | {"note": UNHEARD.format(tools=tools), "touched_plan": update["touched_plan"] or ended}
+    return update | {"note": TEXTS["unheard"].format(tools=tools), "touched_plan": update["touched_plan"] or ended}
 
 
 async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
@@ -116,11 +116,11 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
     read, verdict = state["acknowledgement"], state["acknowledgement"].verdict
     weak, note = read.strength == "weak", VERDICT_NOTES.get(verdict)
     if note is not None and (ended is not None or state["shown_plan"] is not None):
-        note = TOO_LATE
+        note = TEXTS["too_late"]
     elif offer_in(state["answered"]) is None:
         note = None  # nothing was offered that the message could answer
     elif read.rule in POSTPONES:
-        note = POSTPONED
+        note = TEXTS["postponed"]
     skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
     if ended is not None:
         skip["postscript"] = plan_messages.ended(ended.plan, language_of(state))
@@ -279,7 +279,8 @@ async def _answer_something_else(context: TurnContext, state: TurnState, stored:
     update = await _make_or_skip(context, state) | {"left_waiting": stored}
     if update["plan_runs"]:
         return update
-    update = {"note": with_plan(WAITING, stored.plan), "plan_runs": False, "touched_plan": None, "left_waiting": stored}
+    note = with_plan(TEXTS["waiting"], stored.plan)
+    update = {"note": note, "plan_runs": False, "touched_plan": None, "left_waiting": stored}
     if not stored.reminded:
         await context.transact(store.mark_asked, stored, turn_id=context.turn.turn_id, reminded=True)
         update["postscript"] = plan_messages.still_waiting(stored, language_of(state))

@@ -136,7 +136,7 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
 async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
     known = {"assistant_said": answer, "user_replied": reply, "call": {"tool": call.name, "args": call.args}}
-    return await ask_reader(context, prompts.AGREEMENT_READER, prompts.AGREEMENT, known)
+    return await ask_reader(context, prompts.TEXTS["agreement_reader"], prompts.AGREEMENT, known)
 
 
 async def ask_reader(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:

@@ -185,7 +185,7 @@ def shown_text(message: Message, form: ShownForm, *, inline: Mapping[str, str], 
             return fenced(_shown_reference(reference, expired))
         case text, _:
             said = without_notes(text) if message.role == "user" else text
-            said = f"{said}{prompts.CUT_OFF}" if message.cut_off else said
+            said = said + prompts.TEXTS["cut_off"] if message.cut_off else said
             said = f"{said}{prompts.BY_SERVICE}" if WRITTEN_BY in message.metadata else said
             if form == "brief" and len(said) > MAX_BRIEF_CHARS:
                 part = MAX_BRIEF_CHARS // 2

@@ -39,7 +39,6 @@ from segue.tools.input_schema import accepts
 from segue.tools.normalize import IMAGES, clean, make_payload
 from segue.tools.paging import InvalidPath
 from segue.tools.receipts import append_receipt
-from segue.tools.results import PlanStep
 from segue.tools.run import CallOutcome, failed, lost, run_tool
 from segue.tools.summaries import MAX_SUMMARY_CHARS, one_line
 from segue.tools.unknown_outcomes import args_of_check, took_effect
@@ -165,7 +164,7 @@ async def record_start(
     *,
     message_id: str | None = None,
     opaque: Mapping[str, Any] | None = None,
-    step: PlanStep | None = None,
+    step: results.PlanStep | None = None,
     also: WriteWithStart | None = None,
     say: Callable[[], None] = lambda: None,
 ) -> None:
@@ -222,7 +221,7 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
     (call_id, found), has_effect, checked_with = asked[0], asked[1], tool.spec.verify.tool
     log.info("call_settled", tool=request.name, tool_call_id=request.id, settled_by=call_id, took_effect=has_effect)
     if not has_effect:
-        error = prompts.NO_EFFECT.format(tool=request.name, check=checked_with, tool_call_id=call_id)
+        error = prompts.TEXTS["no_effect"].format(tool=request.name, check=checked_with, tool_call_id=call_id)
         return replace(outcome, status="failed", error=error, settled_by=call_id)
     shows = {"took_effect": True, "checked_with": checked_with, "tool_call_id": call_id, "found": found.gist}
     payload = make_payload(shows, max_bytes=turn.context.settings.tool_result_max_bytes)

@@ -48,7 +48,7 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if note := state.get("note"):
         turn.add_note(note)
     if (schema := context.options.output_schema) is not None:
-        turn.add_note(prompts.fenced_lines(prompts.STRUCTURED, [schema]))
+        turn.add_note(prompts.fenced_lines(prompts.TEXTS["structured"], [schema]))
     if state["earlier"] is not None:
         await resume_calls(turn, state["earlier"].calls, offer_asking)
     if state["attachments"]:

@@ -60,19 +60,19 @@ async def decide_by_link(token: str, request: Request, services: ServicesDep) ->
         with suppress(NotFound):
             found = await services.read(get_approval, link.identity, link.plan_id, now=services.clock())
     if link is None or found is None:
-        return _page("en", "Nothing was done: this link is not valid, or is so no longer.", status=404)
+        return page("en", "Nothing was done: this link is not valid, or is so no longer.", status=404)
     language = detect_language(found.told or found.goal)
     if min(link.until, found.expires_at) <= services.clock():
-        return _page(language, translate("expired", language), status=410)
+        return page(language, translate("expired", language), status=410)
     if (found.status, found.version) != ("waiting", link.version):
-        return _page(language, translate("approve_used", language), status=410)
+        return page(language, translate("approve_used", language), status=410)
     given = await _form(request) if request.method == "POST" else {}
     decision = next((each for each in BUTTON_MESSAGES if each == given.get("decision")), None)
     reason = clean_text(given.get("reason", "")).strip()[:MAX_REASON_CHARS] if decision == "reject" else ""
     if decision is not None and given.get("sure") == "yes":
         return await _decide(link, Button(decision, link.version), reason, language, request, services)
     form = _choice(language) if decision is None else _once_more(decision, reason, language)
-    return _page(language, *_shown(found, language), *form)
+    return page(language, *_shown(found, language), *form)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -96,11 +96,11 @@ async def _decide(
     except AppError as error:
         if (over := _OVER.get(error.code)) is None:
             raise
-        return _page(language, translate(over, language), status=410)
+        return page(language, translate(over, language), status=410)
     if button.decision == "reject":
-        return _page(language, translate("cancelled", language))
+        return page(language, translate("cancelled", language))
     is_first_of_two = decided.status == "waiting"
-    return _page(language, f"✓ {translate('approve_yes' if is_first_of_two else 'approve_approved', language)}")
+    return page(language, f"✓ {translate('approve_yes' if is_first_of_two else 'approve_approved', language)}")
 
 
 def _shown(found: Approval, language: str) -> Iterator[str]:
@@ -148,7 +148,7 @@ def _button(decision: Decision, language: str) -> str:
     return f'<button class="{name}" name="decision" value="{decision}">{label}</button>'
 
 
-def _page(language: str, head: str, *parts: str, status: int = 200) -> HTMLResponse:
+def page(language: str, head: str, *parts: str, status: int = 200) -> HTMLResponse:
     """Returns a page of a head, which is a text, and parts, which are HTML."""
     direction = "rtl" if language in _RIGHT_TO_LEFT else "ltr"
     meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'

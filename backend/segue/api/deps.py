@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
+from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -34,9 +34,6 @@ from segue.turns.turn_service import TurnService
 from segue.users.api_keys import ApprovalLinks, Authenticator
 from segue.users.audit import record_act
 from segue.users.spending import LimitsInForce
-
-if TYPE_CHECKING:  # not needed without logins
-    from segue.mcp.oauth.logins import Logins
 
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
@@ -84,10 +81,6 @@ class Services(TurnDeps):
         async with self.database.read_only() as connection:
             await check_session(connection, caller, session_id)
             return await load(connection, *args, **named)
-
-    @property
-    def mcp_logins(self) -> "Logins | None":
-        return self.mcp.logins
 
 
 class State(TypedDict):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from segue import __version__
 from segue.api.deps import Ops, Services, ServicesDep, may_read_metrics, router_of
 from segue.api.metrics import CONTENT_TYPE, shared_metrics
 from segue.api.problems import PROBLEMS, problems
@@ -19,7 +20,6 @@ from segue.mcp.status import STDERR_SHOWN
 from segue.turns.queries import CHANGES_NOTHING, read_backlog
 from segue.users.api_keys import Unauthorized
 from segue.users.audit import record_act
-from segue.version import VERSION
 
 Condition = Literal["ok", "down"]
 Ready = dict[str, str | dict[str, str]]
@@ -61,7 +61,7 @@ async def ready(services: ServicesDep, response: Response) -> Ready:
     state: Ready = {"postgres": postgres, **cause, "redis": redis, "worker": worker, **await _look_at_mcp(services)}
     if services.mcp.refused:
         state["mcp_config"] = REFUSED
-    return {**state, "version": VERSION}
+    return {**state, "version": __version__}
 
 
 async def _look_at_mcp(services: Services) -> Ready:

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Path, Request
 from pydantic import Field
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, Page
-from segue.domain.errors import AppError, NotFound, existing
+from segue.api.schemas import AnyLimit, Body, Page
+from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
 from segue.mcp import status
 from segue.mcp.status import BegunLogin, FilledPrompt, LoginRefused, McpLogin, McpPrompt, McpServerStatus
@@ -35,12 +36,6 @@ ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of m
 LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
 
 _MAX_CHARS = 8192  # of what a server sends a browser back with
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +49,13 @@ class McpServerList:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_mcp_servers(services: ServicesDep, _: Ops) -> McpServerList:
+async def list_mcp_servers(services: ServicesDep, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
     """Lists the MCP servers as this process sees them: each process has its own connections. For the scope `ops`."""
     mcp = services.mcp
     return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.ignored))
 
 
-@router.post("/{mcp_server}/reconnect", status_code=202, responses=problems("forbidden"))
+@router.post("/{mcp_server:path}/reconnect", status_code=202, responses=problems("forbidden"))
 async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesDep, operator: Ops) -> McpServerStatus:
     """Ends the connection of this process to a server once its calls have ended, and opens the next at once; new calls
     wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
@@ -84,18 +79,18 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 
 
 @logins_router.get("/logins")
-async def list_mcp_logins(services: ServicesDep, caller: Caller) -> Page[McpLogin]:
+async def list_mcp_logins(services: ServicesDep, caller: Caller, _: AnyLimit = 50) -> Page[McpLogin]:
     """Lists the MCP servers at which users log in, and how the caller stands there."""
-    return Page(await services.mcp_logins.of(caller) if services.mcp_logins else [], None)
+    return Page(await services.mcp.logins.of(caller) if services.mcp.logins else [], None)
 
 
-@logins_router.post("/servers/{mcp_server}/login", status_code=201, responses=problems("mcp_login_unavailable"))
+@logins_router.post("/servers/{mcp_server:path}/login", status_code=201, responses=problems("mcp_login_unavailable"))
 async def begin_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> BegunLogin:
     """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
     return await _logins(services).begin(caller, mcp_server)
 
 
-@logins_router.delete("/servers/{mcp_server}/login", status_code=204)
+@logins_router.delete("/servers/{mcp_server:path}/login", status_code=204)
 async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> None:
     """Ends the caller's login, also at the authorization server if that can be told. Nothing happens without one."""
     await _logins(services).end(caller, mcp_server)
@@ -106,10 +101,10 @@ async def finish_mcp_login(request: Request) -> Response:
     services: Services = request.state.services
     given = {name: _only(request, name) for name in ("state", "code", "iss", "error")}
     state = given.pop("state")
-    if services.mcp_logins is None or not state:
+    if services.mcp.logins is None or not state:
         return _page("This is no login", "It names no login that was begun here.", 400)
     try:
-        finished = await services.mcp_logins.finish(state, **given)
+        finished = await services.mcp.logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)
     await services.mcp.welcome(finished.owner, finished.server)
@@ -125,9 +120,7 @@ async def describe_client(request: Request) -> Response:
 
 
 def _logins(services: Services) -> "Logins":
-    if services.mcp_logins is None:
-        raise NotFound("mcp_server")
-    return services.mcp_logins
+    return existing("mcp_server", services.mcp.logins)
 
 
 def _only(request: Request, name: str) -> str | None:
@@ -137,8 +130,7 @@ def _only(request: Request, name: str) -> str | None:
 
 
 def _page(title: str, text: str, code: int) -> HTMLResponse:
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
-    return HTMLResponse(f"{head}<h1>{escape(title)}</h1><p>{escape(text)}</p>", code, _HEADERS)
+    return page("en", title, f"<p>{escape(text)}</p>", status=code)
 
 
 class WantedPrompt(Body):
@@ -149,12 +141,12 @@ class WantedPrompt(Body):
 
 
 @prompts_router.get("")
-async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep) -> Page[McpPrompt]:
+async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpPrompt]:
     """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
     return Page(await services.mcp.prompts(caller, origin.groups), None)
 
 
-@prompts_router.post("/{mcp_server}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
+@prompts_router.post("/{mcp_server:path}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
 async def fill_prompt(
     mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> FilledPrompt:

@@ -93,8 +93,8 @@ def check_confirmed(owner: str, confirm: str) -> None:
 
 
 async def erase_all(services: Services, owner: str) -> ErasedRows:
-    if services.mcp_logins is not None:
-        await services.mcp_logins.end_all(owner)
+    if services.mcp.logins is not None:
+        await services.mcp.logins.end_all(owner)
     return await erase_user(services.database, services.cache, owner)
 
 

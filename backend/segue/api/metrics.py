@@ -25,6 +25,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from segue import __version__
 from segue.db.engine import Database
 from segue.db.redis_server import RedisServer
 from segue.db.rows import unreadable_reads
@@ -36,7 +37,6 @@ from segue.language.lexicon import load_toml
 from segue.log import log
 from segue.mcp.mcp_servers import McpServers
 from segue.turns.turn_service import TurnService
-from segue.version import VERSION
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
@@ -125,7 +125,7 @@ class Metrics:
             collector(registry=registry)
         prometheus_client.Gauge(
             "segue_build_info", "1; the label says which release this is.", ["version"], registry=registry
-        ).labels(VERSION).set(1)
+        ).labels(__version__).set(1)
         declared = load_toml("metrics.toml", package="segue.api")
         self._counters = {
             name: prometheus_client.Counter(name, help_text, labels.split(), registry=registry)

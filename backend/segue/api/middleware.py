@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from segue import __version__
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
@@ -32,7 +33,6 @@ from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
 from segue.log import log
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH
 from segue.users.api_keys import APPROVE_PATH, Unauthorized, user_of_stream_token
-from segue.version import VERSION
 
 OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi.json", CALLBACK_PATH, DOCUMENT_PATH})
 OPEN_FOLDER = ("/assets/", "/hooks/", APPROVE_PATH)  # the events of triggers are signed, and so are links to approve
@@ -69,7 +69,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION})
+                MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__})
             await send(message)
 
         # A server hands what the lifespan yields to the outermost application only, which may not be ours.
@@ -87,7 +87,7 @@ class RequestContext:
                 finally:
                     seconds = time.monotonic() - started
                     log.info("request", method=method, path=path, status=status, duration_ms=round(seconds * 1000, 1))
-                    route = getattr(scope.get("route"), "path", None)
+                    route = getattr(scope.get("route"), "path_format", None)
                     services.metrics.observe(RequestAnswered(method, status, route, seconds))
                     span.set_attributes(status=status, **({"route": route} if route else {}))
                     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -7,21 +7,22 @@ openapi.json. tests/api/test_openapi.py compares the codes with those that the p
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from segue import __version__
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
 from segue.log import log
-from segue.version import VERSION
 
 _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
 WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
@@ -146,7 +147,7 @@ def app_problem(request: Request, error: AppError) -> Response:
 
 def _problem(request: Request, error: AppError, **more: Any) -> Response:
     request_id = request.scope.get("request_id", "")
-    headers = {REQUEST_ID_HEADER: request_id, VERSION_HEADER: VERSION}
+    headers = {REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__}
     if "retry_after_s" in error.extra:
         headers["Retry-After"] = str(error.extra["retry_after_s"])
     if error.status == HTTPStatus.UNAUTHORIZED:
@@ -203,7 +204,10 @@ async def _left(request: Request, _: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
-    return _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
+    problem = _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
+    # Starlette answers outside of all middleware: a page of another origin could not read it.
+    cors = next((each.kwargs for each in request.app.user_middleware if each.cls is CORSMiddleware), None)
+    return problem if cors is None else cast("Response", CORSMiddleware(problem, **cors))
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:

@@ -35,11 +35,12 @@ from segue.domain.session import (
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
 from segue.memory import facts, history, session_store
-from segue.memory.session_store import SearchPosition, search_sessions
+from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
 
+_DIRECTIONS = dict.fromkeys([0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])  # copied along
 AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
 Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
@@ -110,16 +111,13 @@ async def list_sessions(
     With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
     2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
     """
-    if words := (query or "").split():
-        reached = paging.after(_SEARCHED)
-        after = SearchPosition(*reached) if reached else None
-        hits, behind = await services.read(
-            search_sessions, caller, words, archived=archived, pinned=pinned, after=after, limit=paging.limit
-        )
+    which: dict[str, Any] = {"archived": archived, "pinned": pinned}
+    if words := (query or "").translate(_DIRECTIONS).split():
+        after = SearchPosition(*reached) if (reached := paging.after(_SEARCHED)) else None
+        hits, behind = await services.read(search_sessions, caller, words, **which, after=after, limit=paging.limit)
         position = [each for each in astuple(behind) if each is not None] if behind else None
         return schemas.Page([*hits], schemas.encode_cursor(position) if position else None)
-    which = {"archived": archived, "pinned": pinned, **paging.behind(_ACTIVITY)}
-    found = await services.read(session_store.list_sessions, caller, **which)
+    found = await services.read(session_store.list_sessions, caller, **which, **paging.behind(_ACTIVITY))
     return paging.page(found, lambda session: [session.updated_at, session.id])
 
 

@@ -18,7 +18,7 @@ from segue.api import deps, schemas
 from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import StatusChange, ToolReset
-from segue.domain.errors import InvalidRequest, NotFound
+from segue.domain.errors import InvalidRequest, NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
 from segue.domain.ids import id_pattern, is_id
@@ -289,9 +289,8 @@ async def get_tool_result(
     call, stored = await services.read(results.load_result, caller, session_id, tool_call_id, now=services.clock())
     if part is not None:
         found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
-        if found is None:
-            raise NotFound("tool_result_part")
-        return await to_thread.run_sync(_download, call, found, part)  # megabytes take a while to decode
+        file = existing("tool_result_part", found)
+        return await to_thread.run_sync(_download, call, file, part)  # megabytes take a while to decode
     page = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
     # The result is JSON already: to read and write megabytes of it again would hold up other requests.

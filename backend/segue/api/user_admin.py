@@ -32,6 +32,7 @@ router = router_of("ops", "/ops/users")
 EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
 REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
+REFUSED_TO_ROTATE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_rotated")
 _KEY_POSITION = id_position("key")
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
 
@@ -101,7 +102,7 @@ async def create_api_key(body: KeyToMake, response: Response, services: Services
     return _shown_new(made, now, response)
 
 
-@keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_MAKE)
+@keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_ROTATE)
 async def rotate_api_key(
     key_id: KeyId, response: Response, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:
@@ -175,14 +176,14 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
     return paging.page(users, lambda each: each.overview.user)
 
 
-@router.get("/{user}/limits", responses=problems("forbidden"))
+@router.get("/{user:path}/limits", responses=problems("forbidden"))
 async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
     """Shows what a user may use. For the scope `ops`."""
     own = await services.read(load_limits, [user])
     return _shown_limits(services, user, own.get(user, NO_OWN))
 
 
-@router.put("/{user}/limits", responses=problems("forbidden", "price_missing"))
+@router.put("/{user:path}/limits", responses=problems("forbidden", "price_missing"))
 async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
     setting's. In force in every process within seconds. For the scope `ops`.
@@ -197,13 +198,13 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
     return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator)
 
 
-@router.delete("/{user}/limits", responses=problems("forbidden"))
+@router.delete("/{user:path}/limits", responses=problems("forbidden"))
 async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
     """Puts the settings in force again for a user. For the scope `ops`."""
     return await _set(services, user, NO_OWN, operator)
 
 
-@router.get("/{user}/export", response_class=StreamingResponse, responses=EXPORT)
+@router.get("/{user:path}/export", response_class=StreamingResponse, responses=EXPORT)
 async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) -> StreamingResponse:
     """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
     hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
@@ -214,7 +215,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
     return export_of(services, user)
 
 
-@router.delete("/{user}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
+@router.delete("/{user:path}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
 async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
     """Removes all that is stored of a user, API keys too, as `segue erase` does, and revokes logins at MCP servers. It
     cannot be undone. One that was cut off goes on when it is repeated. For the scope `ops`.

@@ -27,6 +27,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue import __version__
 from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients
 from segue.around.store_commands import note, on_the_servers
 from segue.around.terminal import new_file, refusal
@@ -36,7 +37,6 @@ from segue.db.migrations import MIGRATION_LOCK, missing_revisions, upgrade
 from segue.db.models import metadata
 from segue.db.postgres_server import REVISION
 from segue.domain.errors import AppError
-from segue.version import VERSION
 
 FORMAT: Final = 1
 COMPRESSION: Final = 1  # of 9: a fifth larger than at 6, in a third of the time
@@ -227,7 +227,7 @@ async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) 
         made_at: datetime = (await connection.execute(text("SELECT clock_timestamp()"))).scalar_one()
         with ZipFile(file, "w", ZIP_DEFLATED, compresslevel=COMPRESSION) as archive:
             tables = {table: await _copy(driver, archive, table, columns[table], progress) for table in present}
-            manifest = Manifest(FORMAT, VERSION, revision, made_at, tables)
+            manifest = Manifest(FORMAT, __version__, revision, made_at, tables)
             archive.writestr(_MANIFEST, _manifests.dump_json(manifest, indent=2))
     return manifest
 

@@ -46,9 +46,9 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True)
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 (typer calls it)
     if wanted:
-        from segue.version import VERSION  # noqa: PLC0415 (no other command needs it at once)
+        from segue import __version__  # noqa: PLC0415 (no other command needs it at once)
 
-        typer.echo(f"segue {VERSION}")
+        typer.echo(f"segue {__version__}")
         raise typer.Exit
 
 

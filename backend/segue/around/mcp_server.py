@@ -23,6 +23,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
+from segue import __version__
 from segue.around.service_client import (
     MCP_ADVICE,
     AsyncApi,
@@ -36,7 +37,6 @@ from segue.around.service_client import (
 from segue.around.terminal import one_line
 from segue.domain.session import LONGEST_MESSAGE
 from segue.language.shown_call import CallView
-from segue.version import VERSION
 
 BEAT_S: Final = 10.0
 PAUSE_S: Final = 0.25
@@ -76,14 +76,14 @@ class CalledAnswer(BaseModel):
 ToolAnswer = Annotated[mcp_types.CallToolResult, CalledAnswer] | mcp_types.InputRequiredResult
 
 
-def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool, beat_s: float = BEAT_S) -> MCPServer:
+def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool) -> MCPServer:
     """Returns the server. `api_of` returns the API as the caller of a tool may use it."""
-    calls = Calls(beat_s)
+    calls = Calls()
     tools = Tools(api_of, calls, may_decide=may_decide)
     server = MCPServer(
         "segue",
         title="Segue",
-        version=VERSION,
+        version=__version__,
         instructions=INSTRUCTIONS,
         log_level="ERROR",
         subscriptions=False,
@@ -340,10 +340,9 @@ def decision(answer: mcp_types.ElicitResult, version: int, *, filled_in: bool) -
 
 
 class Calls:
-    """The turns that calls wait for, by connection and request. Each `beat_s` seconds the client hears of its call."""
+    """The turns that calls wait for, by connection and request. Each BEAT_S seconds the client hears of its call."""
 
-    def __init__(self, beat_s: float) -> None:
-        self._beat_s = beat_s
+    def __init__(self) -> None:
         self._turns: dict[tuple[str, str], TurnStream] = {}
 
     async def answer(self, ctx: McpContext, turn: TurnStream) -> dict[str, Any]:
@@ -352,7 +351,7 @@ class Calls:
         request = connection or "", ctx.request_id
         if connection is not None:
             self._turns[request] = turn
-        beats = asyncio.create_task(progress.beat(self._beat_s))
+        beats = asyncio.create_task(progress.beat())
         try:
             async with aclosing(turn.events()) as events:
                 async for event in events:
@@ -389,9 +388,9 @@ class CallProgress:
         self._text = ""
         self._reported_at = 0.0
 
-    async def beat(self, every_s: float) -> None:
+    async def beat(self) -> None:
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(BEAT_S)
             await self.report("still working")
 
     async def report(self, message: str) -> None:

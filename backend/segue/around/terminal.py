@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
-from errno import EAGAIN, EEXIST
+from errno import EAGAIN, EDQUOT, EEXIST, EFBIG, ENOSPC
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
@@ -131,7 +131,9 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
                 part.unlink(missing_ok=True)
     except OSError as error:
         why = "another command is writing it" if error.errno == EAGAIN else error.strerror or type(error).__name__
-        raise refusal(f"{path} cannot be written: {why}. Give the name of a new file.") from None
+        has_room = error.errno not in (EDQUOT, EFBIG, ENOSPC)
+        advice = "Give the name of a new file." if has_room else "Make room there, or name a file on another disk."
+        raise refusal(f"{path} cannot be written: {why}. {advice}") from None
 
 
 def _refuse_existing(path: Path) -> None:

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from segue import __version__
 from segue.domain.errors import AppError
 from segue.domain.telemetry import Attribute, OpenSpan, Span, current_traceparent, untraced
 from segue.language.lexicon import load_toml
 from segue.log import log
-from segue.version import VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -100,7 +100,7 @@ async def tracing(endpoint: str | None, *, content: bool = False) -> AsyncIterat
         yield untraced
         return
     try:
-        yield _opens_spans(provider.get_tracer("segue", VERSION), content=content)
+        yield _opens_spans(provider.get_tracer("segue", __version__), content=content)
     finally:
         await asyncio.to_thread(provider.shutdown)
 
@@ -115,7 +115,7 @@ def _provider(endpoint: str) -> "TracerProvider":
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 (the same)
 
     name = os.environ.get("OTEL_SERVICE_NAME", "segue")
-    resource = Resource.create({"service.name": name, "service.version": VERSION})
+    resource = Resource.create({"service.name": name, "service.version": __version__})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=3.0)
     provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.outages import DISK_FULL_STATE, FAILING, OUTAGES, READ_ONLY_STATE, Outages, StorageUnavailable
+from segue.db.outages import DISK_FULL_STATE, FAILING, LOCKED, OUTAGES, READ_ONLY_STATE, Outages, StorageUnavailable
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
@@ -62,6 +62,13 @@ _WRITES_TO_DISK = """DO $$ BEGIN
     PERFORM set_config('work_mem', '64kB', true);
     PERFORM count(*) FROM generate_series(1, 20000);
 END $$"""
+# To be asked last in a transaction: if that is repeated, it has another id.
+TRANSACTION_ID: Final = text("SELECT CAST(pg_current_xact_id() AS text)")
+# One in the future is of a server whose standby took over, and had not come as far.
+_STATUS = text("""
+SELECT CASE WHEN id < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status(id) ELSE 'in progress' END
+FROM (SELECT CAST(CAST(:transaction AS text) AS xid8)) AS asked (id)
+""")
 _SHORT_WAITS = text("SELECT set_config('lock_timeout', '1000', true), set_config('statement_timeout', '2000', true)")
 # The budget of a process, and one `alone`; docs/deployment.md adds it up.
 WRITING_CONNECTIONS = 5
@@ -274,6 +281,14 @@ def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
         },
         **pool,
     )
+
+
+async def has_committed(connection: AsyncConnection, transaction: str) -> bool:
+    """Whether a transaction has committed whose COMMIT was not answered. Raises StorageUnavailable while it may."""
+    status = await connection.scalar(_STATUS, {"transaction": transaction})
+    if status == "in progress":
+        raise StorageUnavailable(LOCKED)
+    return bool(status == "committed")
 
 
 async def is_pooled(connection: AsyncConnection) -> bool:

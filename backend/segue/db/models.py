@@ -72,7 +72,7 @@ api_keys = _table(
     "api_keys",
     *_key(id=ID),
     *_needed(owner=Text, scopes=JSON, digest=Text, created_at=TIME),
-    *_optional(name=Text, last_used_at=TIME, revoked_at=TIME, expires_at=TIME),
+    *_optional(name=Text, last_used_at=TIME, revoked_at=TIME, expires_at=TIME, rotated_to=ID),
     *_filled("'[]'", groups=JSON, roles=JSON),
     _index("api_keys_owner_idx", "owner", "id"),
 )

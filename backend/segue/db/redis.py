@@ -156,8 +156,7 @@ class Cache(_Client):
 
     async def server(self) -> dict[str, Any] | None:
         """Returns the fields of INFO; None if Redis cannot be asked."""
-        fields: dict[str, Any] | None = await self._attempt("INFO")
-        return fields
+        return await self._attempt("INFO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +184,18 @@ class Streams(_Client):
         """Writes what was `told`, events by user, with the logs. Returns False if Redis cannot be reached. Drops a
         batch that Redis refuses: it was written before, or another process has taken over the log.
         """
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline, bound = self._redis.pipeline(transaction=False), ("NOMKSTREAM", "MAXLEN", "~")
         for batch in batches:
             key = turn_events_key(batch.turn.session_id, batch.turn.turn_id)
             position = f"{batch.last}-0"
             if batch.opens:
                 pipeline.eval(SCRIPTS["open_stream"], 1, key, MAX_LOG_ENTRIES, position, batch.body, TURN_EVENTS_TTL_S)
                 continue
-            bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_LOG_ENTRIES)
-            pipeline.execute_command("XADD", key, *bound, position, "events", batch.body)
+            pipeline.execute_command("XADD", key, *bound, MAX_LOG_ENTRIES, position, "events", batch.body)
             if batch.renews:
                 pipeline.execute_command("EXPIRE", key, TURN_EVENTS_TTL_S)
         for user, event in told:
-            bound = ("NOMKSTREAM", "MAXLEN", "~", MAX_FEED_ENTRIES)
-            pipeline.execute_command("XADD", user_feed_key(user), *bound, "*", "event", event)
+            pipeline.execute_command("XADD", user_feed_key(user), *bound, MAX_FEED_ENTRIES, "*", "event", event)
         return await self._server.answer(partial(pipeline.execute, raise_on_error=False)) is not None
 
     async def read(self, after: Mapping[TurnKey, int]) -> dict[TurnKey, list[tuple[int, bytes]]] | None:
@@ -227,13 +224,12 @@ class Streams(_Client):
 
     async def length(self, session_id: str, turn_id: str) -> int | None:
         """Returns how many batches a log has; None if Redis cannot be reached."""
-        count: int | None = await self._attempt("XLEN", turn_events_key(session_id, turn_id))
-        return count
+        return await self._attempt("XLEN", turn_events_key(session_id, turn_id))
 
     async def delete(self, session_id: str, turn_ids: Sequence[str]) -> None:
         keys = [key(session_id, turn_id) for turn_id in turn_ids for key in (turn_events_key, turn_watched_key)]
         if keys:
-            await self._attempt("DEL", *keys)
+            await self._attempt("DEL", *keys, *map(turn_heard_key, turn_ids))
 
     async def open_feeds(self, users: Sequence[str], opening: bytes) -> list[int] | None:
         """Makes the feeds that are not there, with the event `opening`, and keeps all for FEED_TTL_S. Returns the

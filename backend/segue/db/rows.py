@@ -47,8 +47,13 @@ def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value:
     is of that kind and still cannot be.
     """
     checked: Any = Annotated[kind, AfterValidator(_writable), AfterValidator(check)]
-    validate: Callable[[Any], Parsed] = TypeAdapter(checked).validate_python
+    validate: Callable[[Any], Parsed] = _adapter(checked).validate_python
     return validate
+
+
+@cache  # of as many kinds as are stored: making one takes a millisecond
+def _adapter(checked: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(checked)
 
 
 def readable(read: Callable[[Any], Parsed], value: Any, table: str, row_id: str) -> Parsed | None:
@@ -80,13 +85,13 @@ class _Opaque:
 
 def opaque_of(value: Any, table: str, row_id: str) -> Mapping[str, Any] | None:
     """Returns what a provider wants back with a message or a plan, None if there is nothing or it cannot be read."""
-    is_read = value is not None and readable(_read_opaque, value, table, row_id) is not None
+    is_read = value is not None and readable(reader(_Opaque), value, table, row_id) is not None
     return value if is_read else None
 
 
 def plan_of(columns: Mapping[str, Any]) -> Plan:
     """Returns the plan in the columns of `plans`, an UnreadablePlan if they cannot be read."""
-    plan = readable(_read_plan, columns, "plans", columns["id"])
+    plan = readable(reader(Plan, _can_go_on), columns, "plans", columns["id"])
     if plan is not None:
         return plan
     plain: dict[str, Any] = {name: columns[name] for name in Plan.__dataclass_fields__.keys() - {"status", "steps"}}
@@ -115,9 +120,6 @@ def _can_go_on(plan: Plan) -> Plan:
     return plan
 
 
-_read_plan = reader(Plan, _can_go_on)
-_read_opaque = reader(_Opaque)
-
 # The figures of operators count turns by it, in this release and in the one before.
 _ALWAYS_STORED: Final = frozenset({"llm_calls"})
 
@@ -145,11 +147,11 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
 
 
 def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
-    """The condition that a row is older than that with this id: of all without an id, of none if it is unknown."""
+    """The condition that a row is older than that with this id, which may have been deleted: of all without an id."""
     if row_id is None:
         return true()
     other = table.alias("other")
-    seq = select(other.c.seq).where(other.c.id == row_id).scalar_subquery()
+    seq = select(other.c.seq).where(other.c.id <= row_id).order_by(other.c.id.desc()).limit(1).scalar_subquery()
     return tuple_(*oldest_first(table)) < tuple_(seq, row_id)
 
 

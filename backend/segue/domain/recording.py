@@ -1,6 +1,6 @@
 """A recorded conversation: the file that `GET /sessions/{id}/export` returns and `segue replay` plays.
 
-docs/replay.md says what each field means for a replay. Parses and formats; reads and writes no file.
+docs/replay.md says what it does not hold. Parses and formats; reads and writes no file.
 """
 
 import json

@@ -15,6 +15,7 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import BUILT_AT_FIRST_USE, IsUnreadable, doc
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
+from segue.domain.visible import whole_before
 
 Role = Literal["user", "assistant", "tool"]
 TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
@@ -135,7 +136,7 @@ def first_words(message: str) -> str:
     title = " ".join(message[: 4 * MAX_TITLE_WORDS_CHARS].split())
     if len(title) <= MAX_TITLE_WORDS_CHARS:
         return title
-    cut = title[: MAX_TITLE_WORDS_CHARS - 1]
+    cut = title[: whole_before(title, MAX_TITLE_WORDS_CHARS - 1)]
     words = cut.rpartition(" ")[0]
     return f"{words if len(words) > MAX_TITLE_WORDS_CHARS // 2 else cut}…"
 

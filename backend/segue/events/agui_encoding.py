@@ -4,7 +4,7 @@ Made of dicts: building the protocol's pydantic models for every token would cos
 what is written here with those models.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, assert_never
 
@@ -64,9 +64,6 @@ class _RunFinished:
     result: dict[str, Any]
 
 
-_read_event, _read_error, _read_finished = reader(_Event), reader(_RunError), reader(_RunFinished)
-
-
 def run_started(turn: TurnKey) -> bytes:
     return to_json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
 
@@ -85,20 +82,20 @@ def answer_json(terminal_event: bytes) -> bytes:
     """Returns the ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
     if terminal_event.startswith(_FINISHED):
         return terminal_event.partition(_RESULT)[2][:-1]
-    error = _read_error(orjson.loads(terminal_event))
+    error = reader(_RunError)(orjson.loads(terminal_event))
     raise AppError(error.code, **asdict(error.metadata.problem))
 
 
 def read_by(event: bytes) -> TurnKey | None:
     """Returns the turn that has read the message of this event's turn, if that is what ended it."""
-    error = _read_error(orjson.loads(event)) if event.startswith(_ERROR) else None
+    error = reader(_RunError)(orjson.loads(event)) if event.startswith(_ERROR) else None
     return turn_errors.reader_of(error.metadata.problem.extra) if error and error.code == turn_errors.STEERED else None
 
 
 def is_readable(event: bytes, *, is_last: bool) -> bool:
     """Returns whether an event that another process wrote can be passed on, and as the last one be an outcome."""
-    as_last: Callable[[Any], object] = _read_finished if event.startswith(_FINISHED) else _read_error
-    return readable(as_last if is_last else _read_event, read_json(event), "events", "") is not None
+    as_last: type[object] = _RunFinished if event.startswith(_FINISHED) else _RunError
+    return readable(reader(as_last if is_last else _Event), read_json(event), "events", "") is not None
 
 
 def attempt(number: int) -> bytes:

@@ -231,7 +231,7 @@ class EventLog:
             self.tell(user, *turn_ended(turn, outcome))
         event = agui_encoding.run_ended(turn, outcome)
         publisher = self._publishers.get(turn.turn_id)
-        if publisher is not None:
+        if publisher is not None and publisher.buffer.turn.run == turn.run:  # else it runs again by now
             for call in calls:
                 publisher.emit(call)
             publisher.end(event)

@@ -145,7 +145,7 @@ async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> 
     listed = []
     for turn in rows:
         shown = turn._asdict() | {"status": status_of(turn), "running": calls.get(turn.turn_id, ())}
-        shown["usage"] = turn.usage and cached(_read_usage, turn.usage)
+        shown["usage"] = turn.usage and cached(reader(Usage), turn.usage)
         listed.append(OpsTurn(**{**shown, "said": first_words(shown.get("said") or "") or None}))
     return listed
 
@@ -250,9 +250,6 @@ class _Kept(RunTimeline):
     attempts: tuple[Attempt, ...] = ()
 
 
-_read_stored, _read_usage = reader(_Kept), reader(Usage)
-
-
 async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:
     """Raises NotFound for a turn that is in no session."""
     found = await find_any(connection, turn_id)
@@ -283,7 +280,7 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
 
 
 def _stored(row: Row[Any], report: TurnReport | None) -> _Kept:
-    stored = (readable(_read_stored, row.timeline, "turns", row.id) if row.timeline is not None else None) or _Kept()
+    stored = (readable(reader(_Kept), row.timeline, "turns", row.id) if row.timeline is not None else None) or _Kept()
     if stored.nodes or (run := run_of(row)) is None:  # the release before stores it with the attempts
         return stored
     last = run.timeline(report)

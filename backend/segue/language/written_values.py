@@ -9,25 +9,36 @@ from babel.dates import get_month_names
 
 from segue.language.utterance import fold
 
-LANGUAGES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "zh", "ja", "ko", "hi")
+LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
 # A number in front of a unit of time or in a longer code is another thing.
-_BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", r"(?!\w|[.,:/'’-]\w)"
+_SCALE: Final = r"\s?(?:[km]\b|mila\b|ml[nd]\b|thousand|mil[il]i|bil[il]i|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"
+_BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", rf"(?!\w|[.,:/'’-]\w|{_SCALE})"
 _THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
 _GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
-_CURRENCY: Final = r"(?:[$€£¥₹₽₩₺]|元|円|원|(?:USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?)\b)"
+_NAMES: Final = "USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?|yuan|يورو|دولارا?|ريالا?|درهما?|جنيها?"
+_CURRENCY: Final = rf"(?:[$€£¥￥₹₽₩₺]|[美欧歐港日]?元|[块塊円원]|(?:{_NAMES})\b)"
 _AMOUNT: Final = r"(\d(?:[\d.,'’\u00a0\u202f]*\d)?)"
-_MONEY: Final = re.compile(rf"{_CURRENCY}\s?{_AMOUNT}|(?<![\w.,]){_AMOUNT}\s?{_CURRENCY}", re.IGNORECASE)
+_MONEY: Final = re.compile(
+    rf"{_CURRENCY}\s?{_AMOUNT}(?![a-z]|[.,'’]?\d|{_SCALE})|(?<![\w.,])(?<!\d ){_AMOUNT}\s?{_CURRENCY}", re.IGNORECASE
+)
+_ARABIC_SIGNS: Final = {ord("٬"): ",", ord("٫"): "."}
 _NO_DIGIT: Final = re.compile(r"\D")
 _DOTTED_THOUSANDS: Final = re.compile(r"\d{1,3}(?:\.\d{3})+")
 _DATES: Final = (
     re.compile(r"(?<!\d)(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})(?!\d)"),
     re.compile(r"(?:(?<!\d)(?P<y>\d{4})\s?[年년]\s?)?(?<!\d)(?P<m>\d{1,2})\s?[月월]\s?(?P<d>\d{1,2})\s?[日号號일]"),
-    re.compile(r"(?<![\d/.-])(?P<d>1[3-9]|2\d|3[01])[/.](?P<m>\d{1,2})[/.](?P<y>\d{4})(?!\d)"),
+    re.compile(r"(?<![\d/.-])(?P<d>1[3-9]|2\d|3[01])[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4})(?!\d)"),
     re.compile(r"(?<![\d/.-])(?P<m>\d{1,2})[/](?P<d>1[3-9]|2\d|3[01])[/](?P<y>\d{4})(?!\d)"),
 )
-_TIME: Final = re.compile(r"(?i)(?<![\d:.])(\d{1,2})(?:[:.h](\d{2}))?(?::\d{2})?(?:\s?([ap])\.?m\b)?(?![\d:])")
+_TIME: Final = re.compile(
+    r"(?i)(?:(?P<before>上午|早上|凌晨|中午|下午|傍晚|晚上|午前|午後|오전|오후)\s?)?(?<![\d:.])(?P<h>\d{1,2})"
+    r"(?:[:.h](?P<m>\d\d)(?::\d\d)?|(?P<clock>\s?(?:[点點时時시]|Uhr\b))(?:\s?(?P<mm>\d\d)[分분]?)?(?![半一三间間간后後]))?"
+    r"(?:\s?(?P<half>[ap])\.?m\b|\s(?P<after>صباح|مساء|عصر))?(?![\d:])(?!\s?[点點时時시])"
+)
+_MORNING: Final = frozenset({"a", "A", "上午", "早上", "凌晨", "午前", "오전", "صباح"})
+_NOON, _NIGHT = 12, "晚上"
 
 MonthDay = tuple[int | None, int, int]  # the year, if it is said, the month and the day
 
@@ -48,19 +59,28 @@ def dates_in(text: str) -> set[MonthDay]:
 
 def times_in(text: str) -> set[tuple[int, int]]:
     """Returns the hours and minutes in a text, of 24 hours: `5 pm` is 17:00."""
-    found = (match.groups() for match in _TIME.finditer(text) if match[2] or match[3])
-    hours = ((int(hour) % 12 + 12 * (half in "pP") if half else int(hour), minute) for hour, minute, half in found)
-    return {(hour, int(minute or 0)) for hour, minute in hours}
+    found = _TIME.finditer(text)
+    return {_time(match) for match in found if any(match.group("before", "m", "clock", "half", "after"))}
+
+
+def _time(match: re.Match[str]) -> tuple[int, int]:
+    hour, half = int(match["h"]), match["before"] or match["half"] or match["after"]
+    if half and hour <= _NOON:
+        is_first = half in _MORNING or (half == _NIGHT and hour == _NOON)
+        hour = hour % _NOON + _NOON * (not is_first)
+    return hour, int(match["m"] or match["mm"] or 0)
 
 
 def numbers_in(text: str) -> set[float]:
     """Returns the numbers that stand alone in a text: `1,194` and, of money, `1.194` are 1194, `51,00` is 51."""
+    text = text.translate(_ARABIC_SIGNS)
     found = {_number(*groups) for pattern in (_GROUPED, _WITH_COMMA) for groups in pattern.findall(text)}
     return found | money_in(text)
 
 
 def money_in(text: str) -> set[float]:
     """Returns the amounts that have a currency."""
+    text = text.translate(_ARABIC_SIGNS)
     return {amount for match in _MONEY.finditer(text) for amount in _amount(match[1] or match[2])}
 
 
@@ -77,10 +97,10 @@ def _number(whole: str, part: str) -> float:
 
 @cache
 def _months() -> dict[str, int]:
-    """Returns the month by its folded names, whole and short, in LANGUAGES."""
+    """Returns the month by its folded names, whole and short, in LOCALES."""
     return {
         fold(name).rstrip("."): month
-        for language in LANGUAGES
+        for language in LOCALES
         for width in ("wide", "abbreviated")
         for context in ("format", "stand-alone")
         for month, name in get_month_names(width, context, language).items()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
 
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import AppError, existing
 from segue.domain.redaction import without
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.log import log
@@ -147,10 +147,9 @@ class McpServers:
         self, owner: str, groups: Iterable[str], server: str, name: str, arguments: Mapping[str, str]
     ) -> FilledPrompt:
         """Raises AppError `mcp_server_not_found`, `mcp_prompt_not_found`, `invalid_request`, `mcp_server_failed`."""
-        found = [each for each in self._shared() if each.name == server and may_use(each, owner, groups)]
-        if not found:
-            raise NotFound("mcp_server")
-        offers, secrets = found[0].offers, found[0].config.secrets
+        found = (each for each in self._shared() if each.name == server and may_use(each, owner, groups))
+        asked = existing("mcp_server", next(found, None))
+        offers, secrets = asked.offers, asked.config.secrets
         try:
             prompts = await offers.prompts() if offers.has_prompts else ()
             known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))

@@ -22,7 +22,7 @@ _OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "issuer", "scope
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """`said` is what docs/mcp.md says of it, and the log if it is ignored."""
+    """`said` is what docs/mcp.md says of it, or the log if it is ignored."""
 
     name: str
     clients: str

@@ -22,6 +22,7 @@ from mcp_types import Tool as McpTool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic_core import to_json
 
+from segue import __version__
 from segue.log import log
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light_body
 from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, members_of
@@ -31,7 +32,6 @@ from segue.mcp.stdio import Incoming, Stderr, stdio_transport
 from segue.mcp.tool_mapping import without_broken_tools
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tell_trace
-from segue.version import VERSION
 
 _HTTP_ERROR: Final = 400
 _REDIRECT: Final = 300
@@ -83,7 +83,7 @@ async def open_client(
             cache=None,
             message_handler=on_notification,
             elicitation_callback=on_elicitation,
-            client_info=Implementation(name="segue", version=VERSION),
+            client_info=Implementation(name="segue", version=__version__),
             mode="legacy" if sse else "auto",
         )
 

@@ -352,9 +352,6 @@ class _Told:
     tool_calls: tuple[()]
 
 
-_read_said, _read_told = reader(_Said), reader(_Told)
-
-
 async def _read(
     connection: AsyncConnection, statement: sa.Executable, values: Mapping[str, Any] | None = None
 ) -> list[Message]:
@@ -375,8 +372,8 @@ def _message(row: sa.RowMapping) -> Message:
         content = read_json(content) if role == "tool" else content
         columns = {"role": role, "content": content, "tool_calls": calls}
         columns |= {"attachments": row["attachments"]} if row["attachments"] else {}
-        read_message: Callable[[Any], _Told | _Said] = _read_told if role == "tool" else _read_said
-        read = readable(read_message, columns, "messages", row["id"])
+        kind: type[_Told | _Said] = _Told if role == "tool" else _Said
+        read = readable(reader(kind), columns, "messages", row["id"])
         if read is None:
             make = partial(UnreadableMessage, unreadable=True)
             content, calls = "" if role == "tool" else content, ()

@@ -17,7 +17,6 @@ from segue.domain.session import Memory, MemoryKind, Message, NewFact
 from segue.language.lexicon import Phrase
 from segue.log import log
 from segue.memory import fact_cues, facts
-from segue.memory.facts import FactSource
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.history_window import estimate
 
@@ -104,7 +103,7 @@ class LongTermMemory:
             return None
         corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
         new = NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected)
-        told_by = FactSource(session_id, source.id)
+        told_by = facts.FactSource(session_id, source.id)
         fact = await self._database.transact(facts.add_fact, owner, new, now=now, source=told_by)
         self.noted(owner, fact)
         return fact
@@ -135,7 +134,7 @@ class LongTermMemory:
         fact: NewFact,
         *,
         now: datetime,
-        source: FactSource,
+        source: facts.FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
         """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.

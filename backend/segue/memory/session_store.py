@@ -1,21 +1,15 @@
-"""Sessions, the search of them, and what users think of answers. Every statement for a user has the owner in its
-predicate. Owns `client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it.
-
-Search is by the letters in titles and messages: no stemmer knows every language, and an index of parts of words would
-take more room than all other indexes of a turn. What one request looks at is bounded, and the next goes on from there.
+"""Sessions, and what users think of answers. Every statement for a user has the owner in its predicate. Owns
+`client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import array
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
 from segue.db.models import (
     OPEN_TURNS,
     RUNNING,
@@ -34,18 +28,10 @@ from segue.domain.errors import existing
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
-from segue.memory.fact_cues import search_words
 
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
-MOST_SESSIONS: Final = 2_000
-MOST_MESSAGES: Final = 10_000
-SNIPPET_CHARS: Final = 160
-PASSAGE_CHARS: Final = 600
-MOST_WORDS: Final = 20
-_AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
-_read_metadata = reader(dict[str, Any])
 
 
 async def create_session(
@@ -131,13 +117,17 @@ async def list_sessions(
     statement = shown().where(*in_list(owner, archived=archived, pinned=pinned))
     if before is not None:
         statement = statement.where(sa.tuple_(sessions.c.updated_at, sessions.c.id) < before)
-    latest = await connection.execute(statement.order_by(*_latest_first(sessions)).limit(limit))
+    latest = await connection.execute(statement.order_by(*latest_first(sessions)).limit(limit))
     return [readable_session(row) for row in latest]
 
 
 def in_list(owner: str, *, archived: bool, pinned: bool | None) -> Sequence[sa.ColumnElement[bool]]:
     conditions = [sessions.c.owner == owner, sessions.c.archived.is_(archived)]
     return conditions if pinned is None else [*conditions, sessions.c.pinned.is_(pinned)]
+
+
+def latest_first(of: sa.FromClause) -> Sequence[sa.ColumnElement[Any]]:
+    return of.c.updated_at.desc(), of.c.id.desc()
 
 
 async def update_session(
@@ -216,7 +206,7 @@ def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> S
     plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
     columns["time_zone"] = row.time_zone or "UTC"
     columns["pending_plan"] = plan_of(plan) if plan["id"] else None
-    metadata = readable(_read_metadata, row.metadata, "sessions", row.id)
+    metadata = readable(reader(dict[str, Any]), row.metadata, "sessions", row.id)
     if metadata is None:
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
     return Session(**columns) if hit is None else FoundSession(**columns, snippet=hit[0], message_id=hit[1])
@@ -254,120 +244,3 @@ async def list_feedback(
         statement = statement.where(feedback.c.seq < before)
     rows = await connection.execute(statement.order_by(feedback.c.seq.desc()).limit(limit))
     return [(Feedback(**{name: getattr(row, name) for name in Feedback.__slots__}), row.seq) for row in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchPosition:
-    """A search goes on behind this session or, if `below` is given, in it, with its messages below that seq."""
-
-    updated_at: datetime
-    session_id: str
-    below: int | None = None
-
-
-async def search_sessions(
-    connection: AsyncConnection,
-    owner: str,
-    words: Sequence[str],
-    *,
-    archived: bool,
-    pinned: bool | None,
-    after: SearchPosition | None,
-    limit: int,
-) -> tuple[list[Session], SearchPosition | None]:
-    """Returns the latest active sessions that have all the words in the title or in one message, as FoundSession, and
-    where to go on; None if none is left to look at. Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may
-    return fewer than `limit`, or none, though there are.
-    """
-    looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
-    # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
-    with_hits = sa.select(*looked_at.c, _hit(words, looked_at).label("hit")).order_by(*_latest_first(looked_at))
-    searched = with_hits.offset(0).subquery("searched")
-    wanted = shown(searched).add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
-    wanted = wanted.where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
-    rows = (await connection.execute(wanted.order_by(*_latest_first(searched)).limit(limit + 1))).all()
-    found = [row for row in rows if row.hit is not None]
-    page = [readable_session(row, hit=row.hit) for row in found[:limit]]
-    if len(found) > limit:
-        return page, SearchPosition(page[-1].updated_at, page[-1].id)
-    if not rows or not (last := rows[-1]).is_last:
-        return page, None
-    is_done = last.hit is not None or last.above == 0
-    return page, SearchPosition(last.updated_at, last.id, None if is_done else last.above + 1)
-
-
-async def search_said(
-    database: Database, owner: str, session_id: str, query: str, *, before_turn: str, limit: int
-) -> list[dict[str, Any]]:
-    """Returns passages (`seq`, `at`, `who`, `text`) of the newest MOST_MESSAGES of a session that have words of the
-    query: those with most of its letters first, then the newest; none of another owner's, or of the turn that asks.
-    """
-    as_written = (word.strip(_AROUND) for word in query.split())
-    distinct = {word.lower(): word for word in [*search_words(query).split(), *filter(None, as_written)]}
-    words = list(distinct.values())[:MOST_WORDS]
-    if not words:
-        return []
-    places = [sa.func.nullif(_place(messages.c.content, word), 0) for word in words]
-    letters = (sa.case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
-    score = sum(letters, sa.literal(0))  # a long word tells more than a short one
-    start = sa.func.greatest(sa.func.least(*places) - PASSAGE_CHARS // 3, 1)
-    passage = sa.func.substr(messages.c.content, start, PASSAGE_CHARS).label("text")
-    statement = (
-        sa.select(messages.c.seq, messages.c.created_at.label("at"), messages.c.role.label("who"), passage)
-        .join(sessions, sessions.c.id == messages.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner, messages.c.branch.is_(None))
-        .where(messages.c.seq >= sessions.c.next_seq - MOST_MESSAGES, messages.c.role != "tool")
-        .where(messages.c.turn_id != before_turn, score > 0)
-        .order_by(score.desc(), messages.c.seq.desc())
-        .limit(limit)
-    )
-    async with database.read_only() as connection:
-        return [dict(row) for row in (await connection.execute(statement)).mappings()]
-
-
-def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> sa.FromClause:
-    """The sessions to look at, and the seqs `above` and `below`, between which their messages are to be looked at.
-    PostgreSQL reads them one by one, and no more than the page needs.
-    """
-    below: sa.ColumnElement[int] = sessions.c.next_seq
-    conditions = in_list(owner, archived=archived, pinned=pinned)
-    if after is not None:
-        place, end = sa.tuple_(sessions.c.updated_at, sessions.c.id), (after.updated_at, after.session_id)
-        conditions = [*conditions, place < end if after.below is None else place <= end]
-        below = sa.case((sessions.c.id == after.session_id, sa.func.coalesce(after.below, below)), else_=below)
-    latest = sa.select(*sessions.c, below.label("below")).where(*conditions).order_by(*_latest_first(sessions))
-    newest = latest.limit(MOST_SESSIONS).subquery("newest")
-    so_far = sa.func.sum(newest.c.below - 1).over(order_by=_latest_first(newest), rows=(None, 0)).cast(sa.BigInteger)
-    at = sa.func.row_number().over(order_by=_latest_first(newest))
-    counted = sa.select(*newest.c, so_far.label("so_far"), at.label("place")).subquery("counted")
-    above = sa.func.greatest(counted.c.so_far - MOST_MESSAGES, 0)
-    is_last = sa.or_(counted.c.so_far >= MOST_MESSAGES, counted.c.place == MOST_SESSIONS)
-    has_room = counted.c.so_far - (counted.c.below - 1) < MOST_MESSAGES
-    return sa.select(*counted.c, above.label("above"), is_last.label("is_last")).where(has_room).subquery("looked_at")
-
-
-def _latest_first(of: sa.FromClause) -> Sequence[sa.ColumnElement[Any]]:
-    return of.c.updated_at.desc(), of.c.id.desc()
-
-
-def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Returns where the words stand, in the title or else in the newest message that has them all, and its id."""
-
-    def has_all(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(*(_place(text, word) > 0 for word in words))
-
-    def place(text: sa.ColumnElement[Any], message_id: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        start = sa.func.greatest(_place(text, words[0]) - SNIPPET_CHARS // 3, 1)
-        return array([sa.func.substr(text, start, SNIPPET_CHARS), message_id])
-
-    in_session = (messages.c.session_id == looked_at.c.id, messages.c.branch.is_(None), messages.c.role != "tool")
-    between = (messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
-    found = sa.select(place(messages.c.content, messages.c.id))
-    found = found.where(*in_session, *between, has_all(messages.c.content))
-    said = found.order_by(messages.c.seq.desc()).limit(1).scalar_subquery()
-    return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)
-
-
-def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
-    """Returns where a word stands in any case, from 1, or 0. PostgreSQL's small letters are not always Python's."""
-    return sa.func.strpos(sa.func.lower(text), sa.func.lower(word))

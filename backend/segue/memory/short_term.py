@@ -28,13 +28,10 @@ class ShortTermMemory:
     tool_results: Annotated[tuple[Reference, ...], doc("Newest first, one for each tool and its arguments.")]
 
 
-_read = reader(ShortTermMemory)
-
-
 async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> ShortTermMemory | None:
     """Returns None if it is missing, cannot be parsed, is another session's, or is not of the session's last turn."""
     value = await cache.get_json(short_term_memory_key(session_id))
-    memory = None if value is None else cached(_read, value)
+    memory = None if value is None else cached(reader(ShortTermMemory), value)
     # A crash between the write to Redis and the commit, a lost Redis and a stale replica all count as missing.
     if memory is None or memory.session_id != session_id or memory.turn_id != last_turn_id:
         return None

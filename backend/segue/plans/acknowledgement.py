@@ -32,15 +32,16 @@ LONGEST_REPLY: Final = 80  # of a stock reply
 MOST_WORDS: Final = 60
 MOST_ADDED_WORDS: Final = 10
 # `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request.
-MOST_WORDS_ADDED_TO_AN_ORDER: Final = 2
+MOST_IN_AN_ORDER: Final = 2
 
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
 REPEATED: Final = frozenset({"named", "repeats", "repeats_cancel"})  # what the question says too
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
+TELLING: Final = STATEMENTS | {"named"}  # a sentence that begins so tells something
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
-WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "no_elsewhere"})
+WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "understood", "no_elsewhere"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves the plan waiting
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
@@ -48,7 +49,9 @@ TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # wha
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
 MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
-DECISIONS: Final = frozenset({"yes", "accept", "no", "negator"})
+TAKEN_BACK: Final = APPROVALS | {"no", "negator", "later"}  # by a change of mind and one of the next
+DECISIONS: Final = TAKEN_BACK | {"stop", "cancel", "repeats", "repeats_cancel"}
+ENDS: Final = frozenset({"cancel", "delete", "remove"})  # `I don't need it anymore` is why something is cancelled
 RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
@@ -56,13 +59,16 @@ PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 # Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
-POSTPONEMENT: Final = APPROVALS | PREAMBLE | STATEMENTS | {"later", "no", "closing", "copula", "verdict_frame"}
-POSTPONEMENT_UNTIL: Final = POSTPONEMENT | {UNKNOWN, "detail", "named", "other", "thing"}
+CLAUSE_ENDS: Final = (*",:，：、،–—", " و")  # `thanks for the hint, keep a copy` asks for something
+WAITS: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
+    "later", "no", "closing", "condition", "copula", "doubt", "remark", "understood", "verdict_frame",
+}  # fmt: skip
+WAITS_UNTIL: Final = WAITS | {UNKNOWN, "detail", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
-    "indefinite", "later", "negator", "object", "other", "past", "question", "remark", "reported", "verdict_frame",
-    "why_not",
+    "indefinite", "later", "needless", "negator", "object", "other", "past", "question", "remark", "reported",
+    "understood", "verdict_frame", "why_not",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
@@ -141,8 +147,10 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
     reply, new = part.reply, {*part.added} - shown
     if reply.is_whole:
         return part.found.rule in BESIDE_A_YES
-    is_remark = reply.opening == "remark" and reply.added <= MOST_REMARKED and reply.kinds <= REMARKS
-    return is_remark and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
+    if reply.opening != "remark" or reply.added > MOST_REMARKED or not reply.kinds <= REMARKS:
+        return False
+    goes_on = any(end in sentence for end in CLAUSE_ENDS)
+    return not goes_on and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
 
 
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
@@ -155,7 +163,8 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):
         return replace(best, found=replace(best.found, rule="no_elsewhere", strength="weak"))
-    return (_as_misspelt(words, read) if corrects and best.unknown == 1 else None) or best
+    is_typo = corrects and best.unknown == 1 and not best.reply.approves  # `yes, Anna` has a yes already
+    return (_as_misspelt(words, read) if is_typo else None) or best
 
 
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
@@ -208,7 +217,8 @@ class _Reading:
 def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
     prefer = partial(kind_beside, question, language) if question else None
     phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
-    kinds = [kind for kind, _ in phrases]
+    ends = question is not None and not ENDS.isdisjoint(question.actions)
+    kinds = [("filler" if ends else "no") if kind == "needless" else kind for kind, _ in phrases]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
@@ -225,7 +235,7 @@ def _after_change_of_mind(kinds: list[str]) -> list[str]:
     before, after = kinds[:last], kinds[last + 1 :]
     if DECISIONS.isdisjoint(after):
         return [*before, "condition", *after]
-    return [kind for kind in before if kind not in DECISIONS] + after
+    return [kind for kind in before if kind not in TAKEN_BACK] + after
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +273,7 @@ class _Reply:
     @property
     def may_change_the_plan(self) -> bool:
         """It opens with a decision, and what it adds is short enough to be about the plan."""
-        most = MOST_WORDS_ADDED_TO_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
+        most = MOST_IN_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
         return not self.added or (self.added <= most and self.opening in {*APPROVALS, *CHANGES, "no"})
 
 
@@ -275,6 +285,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("yes")
     if found & {"named", "repeats"}:
         found.discard("addition")  # `yes, and cancel it`
+    if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
+        found.remove("understood")  # `ok, I see, do it`
     if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
@@ -318,12 +330,8 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("question", "none", lambda r: r.asks and r.added > 0),
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
-    ("later", "reject", lambda r: r.has("later") and r.kinds <= POSTPONEMENT),
-    (
-        "not_before",
-        "reject",
-        lambda r: r.opening == "later" and r.added <= MOST_WORDS_ADDED_TO_AN_ORDER and r.kinds <= POSTPONEMENT_UNTIL,
-    ),
+    ("later", "reject", lambda r: r.has("later") and r.kinds <= WAITS),
+    ("not_before", "reject", lambda r: r.opening == "later" and r.added <= MOST_IN_AN_ORDER and r.kinds <= WAITS_UNTIL),
     ("no_with_a_reason", "reject", lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
     (
         "no_with_a_change",
@@ -336,10 +344,10 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
     ("past", "none", lambda r: r.has("past")),
     ("question_with_a_detail", "none", lambda r: r.has("question") and r.has(*CHANGES)),
+    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
     ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
     ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
     ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
-    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
     # A content word makes a yes a change unless the question has it: another booking number would be another deed.
     ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
     ("more_than_a_reply", "none", lambda r: not r.is_whole),
@@ -347,12 +355,9 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
-    (
-        "statement",
-        "confirm",
-        lambda r: r.approves and (r.opening in {*STATEMENTS, "named"} or r.talk - r.repeated > MOST_TALK),
-    ),
-    ("praise_of_a_deed", "confirm", lambda r: r.has("repeats") and r.has("praise") and r.talk > 0),
+    ("statement", "confirm", lambda r: r.approves and (r.opening in TELLING or r.talk - r.repeated > MOST_TALK)),
+    ("praise_of_a_deed", "confirm", lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes"),
+    ("understood", "confirm", lambda r: r.has("understood") and r.opening in ("yes", "accept")),
     ("yes", "confirm", lambda r: r.has("yes")),
     ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),

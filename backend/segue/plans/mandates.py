@@ -128,12 +128,11 @@ class MandateSpent(Exception):
 
 
 _SHOWN: Final = [name for name in Mandate.__slots__ if name in mandates.c]
-_read_bounds = reader(dict[str, Bound])
 
 
 def use_of(row: Row[Any], call: RuledCall, now: datetime) -> Use | None:
     """Returns what a call takes of a mandate, None if it is not covered. Its `origins` are those of all values."""
-    bounds = readable(_read_bounds, row.args, "mandates", row.id)
+    bounds = readable(reader(dict[str, Bound]), row.args, "mandates", row.id)
     added = 0 if row.sum_path is None else dict(islice(leaves(call.args), MAX_VALUES)).get(row.sum_path)
     if not 0 <= as_number(added) < math.inf:
         return None  # the sum says nothing of a call without such a number

@@ -6,7 +6,7 @@ The words are `actions.toml`. Pure; knows nothing of yes and no.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
@@ -26,6 +26,7 @@ CANCEL: Final = "cancel"
 # Kinds of words that add nothing if the question has the words too.
 ACCOUNTED: Final = frozenset({"act", "change", "detail", "glue", "other", "task", "thing", UNKNOWN})
 BESIDE: Final = "beside"
+REFUSALS: Final = ("no", "stop")  # Turkish `silme` is a deletion, and `do not delete`
 BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an English word in any language
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -133,7 +134,9 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
     lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
     described = _named_by(lists, described_words)
-    if sum(bool(lists.action_at(described_words, at)[1] - {ANY_ACTION}) for at in range(len(described_words))) > 1:
+    starts = (lists.action_at(described_words, at)[1] - {ANY_ACTION} for at in range(len(described_words)))
+    acts = [bool(names) and not lists.thing_at(described_words, at)[0] for at, names in enumerate(starts)]
+    if sum(act and not before for before, act in pairwise([False, *acts])) > 1:  # 转发 has 发 in it
         described, described_words = Question(), ()  # the words of a request for several steps say little of this one
     leaf_values = (str(value) for _, value in leaves(args or {}) if value is not None)
     values = chain.from_iterable(words_of(each) for each in leaf_values if len(each) <= LONGEST_ARGUMENT)
@@ -196,7 +199,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     acting, actions = lists.action_at(words, at) if lists else (0, frozenset())
     if not acting and kind in BORROWED:
         acting, actions = ACTIONS.now[ENGLISH].action_at(words, at)
-    naming, things = lists.thing_at(words, at) if lists else (0, frozenset())
+    naming, things = lists.thing_at(words, at) if lists and kind not in REFUSALS else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
         return naming, "named"
     if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and lists.cancels(words[at : at + length]):

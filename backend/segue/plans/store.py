@@ -95,10 +95,7 @@ class StoredPlan:
         return self.granted_seq is not None and self.granted_seq > turn.turn_seq
 
 
-_read_texts = reader(dict[Annotated[str, Field(pattern="^[1-9]$")], str])
-_read_names = reader(tuple[str, ...])
-_read_hashes = reader(dict[str, str])
-_read_answers = reader(tuple[UserAnswer, ...])
+_Texts = dict[Annotated[str, Field(pattern="^[1-9]$")], str]
 _GRANTED = select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_subquery()
 _WITH_GRANT = select(plans, _GRANTED.label("granted_seq"))
 
@@ -228,12 +225,11 @@ async def swap(
         texts=texts or stored.texts,
         taken_on_by=taken_on_by or stored.taken_on_by,
     )
-    swapped = await connection.execute(
-        update(plans)
-        .where(plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
-        .values(_columns(after))
-        .returning(plans.c.id)
-    )
+    # `mark_asked` changes these without a new version.
+    marked = {"reminded"} if asked_in else {"reminded", "asked_in"}
+    changed = {name: value for name, value in _columns(after).items() if name not in marked}
+    is_same = (plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
+    swapped = await connection.execute(update(plans).where(*is_same).values(changed).returning(plans.c.id))
     if swapped.one_or_none() is None:
         raise StalePlan
     await approval_requested(connection, moved, session_id=after.session_id, turn_id=after.taken_on_by)
@@ -349,11 +345,11 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
         plan=plan_of(row._asdict()),
         granted_seq=row._asdict().get("granted_seq"),
         **{name: getattr(row, name) for name in _AS_STORED},
-        blocked_tools=readable(_read_names, row.blocked_tools or (), "plans", row.id) or (),
-        made_with=readable(_read_hashes, row.made_with or {}, "plans", row.id) or {},
-        texts=readable(_read_texts, row.texts, "plans", row.id) or {},
+        blocked_tools=readable(reader(tuple[str, ...]), row.blocked_tools or (), "plans", row.id) or (),
+        made_with=readable(reader(dict[str, str]), row.made_with or {}, "plans", row.id) or {},
+        texts=readable(reader(_Texts), row.texts, "plans", row.id) or {},
         opaque=opaque_of(row.opaque, "plans", row.id),
-        answers=readable(_read_answers, row.answers or (), "plans", row.id) or (),
+        answers=readable(reader(tuple[UserAnswer, ...]), row.answers or (), "plans", row.id) or (),
     )
 
 

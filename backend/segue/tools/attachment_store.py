@@ -34,7 +34,6 @@ AT_ONCE = 2  # files that a process reads and stores, each of them in memory
 
 _SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
 _LISTED = (*_SHOWN, attachments.c.summary)
-_read_identifiers = reader(tuple[str, ...])
 _MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 
@@ -155,7 +154,7 @@ async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
     summary = summary_line(f"{row.name}: {row.summary}")
     if row.media_type not in IMAGES:
         payload = await payload_of_stored(StoredResult("text", row.text))
-        known = readable(_read_identifiers, row.identifiers or (), "attachments", row.id) or ()
+        known = readable(reader(tuple[str, ...]), row.identifiers or (), "attachments", row.id) or ()
         if row.shown is not None and is_short:
             payload = replace(payload, parts=(await _part(row),))
         return CallOutcome("succeeded", payload, None, 0, None, summary, known, row.summary)

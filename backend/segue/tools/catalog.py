@@ -111,8 +111,6 @@ class DefinitionChange:
 
 _Redefined = tuple[ToolSpec, str, datetime]  # the digest of the definition before, and when it changed
 
-_read = reader(Definition)
-
 
 async def note(
     connection: AsyncConnection, source: str, specs: Sequence[ToolSpec], *, now: datetime
@@ -157,7 +155,7 @@ async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec
     statement = select(table.definition).where(table.tool == spec.name, table.digest == digest)
     if (shown := await connection.scalar(statement)) is None:
         return ()
-    before = readable(_read, shown, "tool_definitions", spec.name)
+    before = readable(reader(Definition), shown, "tool_definitions", spec.name)
     return _differences(before, _definition(spec)) if before else ()
 
 
@@ -220,7 +218,7 @@ async def _with_before(connection: AsyncConnection, changed: Sequence[_Redefined
     changes = []
     for spec, _, at in changed:
         now = _definition(spec)
-        was = readable(_read, before.get(spec.name), "tool_definitions", spec.name) or now
+        was = readable(reader(Definition), before.get(spec.name), "tool_definitions", spec.name) or now
         changes.append(DefinitionChange(spec.name, at, _differences(was, now), was, now))
     return changes
 

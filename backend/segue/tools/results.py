@@ -175,7 +175,7 @@ def effect_made(row: Row[Any]) -> CallEffect | None:
     """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
     if row.effect is None:
         return None
-    kept = readable(_read_start, (row.effect, row.approval), "tool_calls", row.id)
+    kept = readable(reader(tuple[CallEffect, EffectApproval | None]), (row.effect, row.approval), "tool_calls", row.id)
     return replace(kept[0], approved_by=kept[1]) if kept else None
 
 
@@ -334,7 +334,6 @@ class _Columns:
     covered: dict[str, str] | None = None
 
 
-_read, _read_start = reader(_Columns), reader(tuple[CallEffect, EffectApproval | None])
 _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "plan_id", "step_id", "settled_by")
 
 
@@ -345,7 +344,7 @@ def call_of(row: Row[Any]) -> ToolCall:
 def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     """Returns an UnreadableCall, and a reference like it, for a row that cannot be read."""
     columns = {"args": row.args, "status": row.status, "identifiers": row.identifiers or (), "covered": row.covered}
-    read = readable(_read, columns, "tool_calls", row.id)
+    read = readable(reader(_Columns), columns, "tool_calls", row.id)
     shown = read or _Columns({}, "unknown", ())
     result = (row.size_bytes, row.summary, row.preview)
     is_of = (row.id, row.tool_name, shown.args, shown.status)

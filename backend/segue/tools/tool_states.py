@@ -35,9 +35,6 @@ StatePosition = tuple[str, str]  # a session and a tool
 KEPT_S: Final = 86_400  # seconds that Redis keeps the failure of a tool that is not called any more
 
 _HEALTH: Final = TypeAdapter(ToolHealth)
-_read_health = reader(ToolHealth)
-_read_change = reader(StatusMoved)
-_read_hold = reader(ToolHold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ def all_holds() -> sa.ScalarSelect[Any]:
 
 def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
     """Returns by tool what `all_holds` selected, also those whose time is over; none that cannot be read."""
-    read = {tool: readable(_read_hold, hold, "tool_holds", tool) for tool, hold in (value or {}).items()}
+    read = {tool: readable(reader(ToolHold), hold, "tool_holds", tool) for tool, hold in (value or {}).items()}
     return {tool: hold for tool, hold in read.items() if hold is not None}
 
 
@@ -190,8 +187,9 @@ async def list_changes(
     if tool is not None:
         statement = statement.where(tool_state_changes.c.tool == tool)
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
+    read = reader(StatusMoved)
     return [
-        readable(_read_change, {**row._asdict(), "from_": row.before, "to": row.after}, "tool_state_changes", row.id)
+        readable(read, {**row._asdict(), "from_": row.before, "to": row.after}, "tool_state_changes", row.id)
         # What cannot be read is shown as a change to `available`.
         or StatusMoved(row.id, row.tool, "available", "available", row.reason, "state_unreadable", row.at, row.turn_id)
         for row in rows
@@ -259,7 +257,7 @@ def _written(health: ToolHealth) -> Any:
 
 def _readable(tool: str, health: Any, version: int) -> ToolHealth:
     has_status = isinstance(health, dict) and "status" in health  # a later release may add fields; none leaves one out
-    read = readable(_read_health, health if has_status else None, "tool_states", tool)
+    read = readable(reader(ToolHealth), health if has_status else None, "tool_states", tool)
     return replace(read or _UNREADABLE, version=version)
 
 
@@ -366,8 +364,9 @@ class GlobalToolState(Watch):
 async def failed_for_all(cache: Cache) -> dict[str, ToolHealth]:
     """Returns the tools that have failed for all, by name; one round trip."""
     stored = await cache.hash(FAILED_TOOLS_KEY)
-    read = {tool: readable(_read_health, read_json(value), "fleet_states", tool) for tool, value in stored.items()}
-    return {tool: health for tool, health in read.items() if health is not None}
+    read = reader(ToolHealth)
+    states = {tool: readable(read, read_json(value), "fleet_states", tool) for tool, value in stored.items()}
+    return {tool: health for tool, health in states.items() if health is not None}
 
 
 async def unstored_failures(cache: Cache) -> dict[str, str]:

@@ -72,7 +72,9 @@ class Limiter:
 
     @asynccontextmanager
     async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
-        """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`."""
+        """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`. What is
+        taken for one to run `again` is not given back here: another request may have run it again meanwhile.
+        """
         limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
             wait_s = await self._rates.count("turns", user, limits.turns_per_minute)
@@ -85,7 +87,8 @@ class Limiter:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
         except (AppError, KeyTaken) as refused:
-            if not isinstance(refused, StorageUnavailable):  # else it may have been accepted; if not, its place lapses
+            # Where storage was lost it may have been accepted. A place of none lapses.
+            if again is None and not isinstance(refused, StorageUnavailable):
                 await self.release(user, turn_id)
             raise
 

@@ -46,7 +46,7 @@ async def start_calls(
     booked in the same transaction, and so is `also` written. `effects` are by id those of calls that may have one, with
     who said yes to them. Raises StaleTurn, and MandateSpent with nothing stored.
     """
-    values = message_values(claim.key, message) | held(claim)
+    values = message_values(claim.key, message) | held(claim.key, claim.epoch)
     values["of_plan"], values["of_step"] = (step.plan_id, step.step_id) if step else (None, None)
     values["made"] = [
         {"id": call.id, "tool_name": call.name, "args": call.args, **_noted(under.get(call.id), effects.get(call.id))}

@@ -132,9 +132,9 @@ IS_HELD = (
 )
 
 
-def held(claim: Claim) -> dict[str, Any]:
+def held(turn: TurnKey, epoch: int) -> dict[str, Any]:
     """The parameters of a statement that has IS_HELD in it."""
-    return {"held_turn": claim.key.turn_id, "held_epoch": claim.epoch}
+    return {"held_turn": turn.turn_id, "held_epoch": epoch}
 
 
 def last_ended_turn() -> sa.ScalarSelect[str]:
@@ -249,8 +249,7 @@ _NEXT = sa.select(*of_session(), sessions.c.agent, sessions.c.language, sessions
 async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str) -> Claim:
     """Returns what the claim of the session's next message would be; it claims nothing. Raises NotFound."""
     rows = await connection.execute(_NEXT, {"at_session": session_id, "asker": owner})
-    found = existing("session", rows.mappings().one_or_none())
-    row = dict(found)
+    row = dict(existing("session", rows.mappings().one_or_none()))
     request = {"force_web_search": False, **{name: row.pop(name) for name in ("language", "time_zone")}}
     turn = {"id": "", "seq": row["message_count"] + 1, "epoch": 1, "attempt": 1, "left_s": None, "request": request}
     return claim_of(session_id, turn | {"queued_s": 0.0, "tells_facts": False} | row)

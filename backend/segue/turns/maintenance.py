@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from segue.db.outages import OutageLog
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
-from segue.domain.events import CallEnded
 from segue.domain.telemetry import PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
 from segue.events.outbox import drop_excess
 from segue.log import log
@@ -26,7 +25,6 @@ from segue.turns import queries, terminations
 from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.scheduler import TurnWorker
-from segue.turns.terminations import MAX_ATTEMPTS, NeglectedTurn
 from segue.turns.turn_deps import TurnDeps
 from segue.users.audit import drop_old_acts
 from segue.users.usage_ledger import drop_old_usage
@@ -73,32 +71,31 @@ async def _tried(work: Awaitable[Tried], log_failed: str, **ids: str) -> Tried |
     return None if isinstance(done, BaseException) else done
 
 
-async def _end_or_requeue(deps: TurnDeps, turn: NeglectedTurn) -> bool:
+async def _end_or_requeue(deps: TurnDeps, turn: terminations.NeglectedTurn) -> bool:
     """Queues a running turn again if it has attempts and time left, else ends it. Returns whether it is queued."""
-    error = _reason_to_end(turn, timeout_s=deps.settings.turn_timeout_s)
-    calls: list[CallEnded] | None = []
+    error, ended = _reason_to_end(turn, timeout_s=deps.settings.turn_timeout_s), None
     async with deps.database.transaction() as connection:
         if error is not None:
-            error = await terminations.with_approval(connection, turn.key.turn_id, error)
-            calls = await terminations.end_turn(connection, turn, error, now=deps.clock())
+            ended = await terminations.end_turn(connection, turn, error, now=deps.clock())
         elif not await terminations.requeue(connection, turn, "process_lost", timeout_s=deps.settings.turn_timeout_s):
-            calls = None
-    if calls is None:
+            return False
+    if error is not None and ended is None:
         return False
     ids = {"session_id": turn.key.session_id, "turn_id": turn.key.turn_id}
     log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
     deps.observe(TurnRecovered("queued_again" if error is None else "ended"))
-    if error is not None:
-        record_end(deps.observe, turn.key, TurnEnded(outcome_of(error), error.code), attempt=turn.attempts)
+    if ended is not None:
+        told = TurnEnded(outcome_of(ended[0]), ended[0].code)
+        record_end(deps.observe, turn.key, told, attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
-        deps.events.end(turn.key, error, calls, user=turn.owner)
+        deps.events.end(turn.key, *ended, user=turn.owner)
     return error is None
 
 
-def _reason_to_end(turn: NeglectedTurn, *, timeout_s: float) -> AppError | None:
+def _reason_to_end(turn: terminations.NeglectedTurn, *, timeout_s: float) -> AppError | None:
     if turn.cancelled:
         return turn_errors.cancelled()
-    if turn.attempts >= MAX_ATTEMPTS:
+    if turn.attempts >= terminations.MAX_ATTEMPTS:
         return turn_errors.of("turn_gave_up", attempts=turn.attempts)
     if turn.left_s is None or turn.left_s <= 0:
         return turn_errors.of("turn_timeout", seconds=timeout_s)

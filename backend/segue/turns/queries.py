@@ -31,9 +31,6 @@ RUNS_ITSELF = turns.c.read_by.is_(None)  # no other turn has read its message
 # Needs what every write of a turn needs: the table, its lock, the right to write.
 CHANGES_NOTHING = update(turns).where(false()).values(status=turns.c.status)
 _OTHER = turns.alias("other")
-_read_report, _read_error = reader(session.TurnReport), reader(session.TurnError)
-_read_sources = reader(tuple[session.Source, ...])
-_read_effects = reader(tuple[TurnEffect, ...])
 _UNREADABLE = session.TurnError(**{name: getattr(Unreadable("turn"), name) for name in session.TurnError.__slots__})
 
 
@@ -118,7 +115,8 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Me
     said = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
     made = await effects_of_turns(connection, found)
-    held = {of: readable(_read_effects, row.effects, "turns", of) or () for of, row in found.items() if row.effects}
+    read = reader(tuple[TurnEffect, ...])
+    held = {of: readable(read, row.effects, "turns", of) or () for of, row in found.items() if row.effects}
     changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
     last = await final_messages(connection, list(changed)) if changed else {}
     effects = {each.id: changed[of] for of, each in last.items()}
@@ -134,7 +132,7 @@ async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Me
 def _sources(message: session.Message, turn: Row[Any] | None) -> tuple[session.Source, ...]:
     is_answer = message.role == "assistant" and not message.tool_calls and not message.cut_off
     known = turn.sources if turn is not None and is_answer else None
-    return (readable(_read_sources, known, "turns", message.turn_id) or ()) if known else ()
+    return (readable(reader(tuple[session.Source, ...]), known, "turns", message.turn_id) or ()) if known else ()
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
@@ -348,12 +346,12 @@ def status_of(row: Row[Any]) -> session.TurnStatus:
 
 def report_of(row: Row[Any]) -> session.TurnReport | None:
     """Returns None if the turn has no report, or one that cannot be read."""
-    return None if row.report is None else readable(_read_report, row.report, "turns", row.id)
+    return None if row.report is None else readable(reader(session.TurnReport), row.report, "turns", row.id)
 
 
 def _error(row: Row[Any]) -> session.TurnError:
     columns = {**row.error, "extra": row.error_extra or {}} if isinstance(row.error, dict) else row.error
-    return readable(_read_error, columns, "turns", row.id) or _UNREADABLE
+    return readable(reader(session.TurnError), columns, "turns", row.id) or _UNREADABLE
 
 
 def _reader_of(turn_id: str) -> ColumnElement[str]:

@@ -219,9 +219,6 @@ class StoredRun(NamedTuple):
         return session.PromptReport(parts, sum(part.tokens for part in parts)) if parts else None
 
 
-_read_run = reader(StoredRun)
-
-
 def stored_run(timeline: telemetry.RunTimeline, report: session.TurnReport | None = None) -> list[Any]:
     """Returns the value of `turns.run`, beside a report that is stored without its prompt."""
     shown = report.prompt.parts if report and report.prompt else ()
@@ -249,7 +246,7 @@ def _cut(kind: type[StoredNode | StoredCall | StoredRun], members: Mapping[str, 
 
 def run_of(row: Row[Any]) -> StoredRun | None:
     """Returns None for a turn without one, or one that cannot be read."""
-    return None if row.run is None else readable(_read_run, row.run, "turns", row.id)
+    return None if row.run is None else readable(reader(StoredRun), row.run, "turns", row.id)
 
 
 def prompt_of(row: Row[Any], report: session.TurnReport) -> session.PromptReport | None:
@@ -324,9 +321,6 @@ class ActivityReport:
     turns: dict[str, TurnActivity]
 
 
-_read_report = reader(ActivityReport)
-
-
 async def report_activity(cache: Cache, worker: str, turns: Mapping[str, TurnActivity], *, now: datetime) -> None:
     await cache.set_json(activity_key(worker), ActivityReport(now, dict(turns)), ttl_s=KEPT_S)
 
@@ -335,5 +329,6 @@ async def read_activity(cache: Cache, workers: Iterable[str]) -> dict[str, Activ
     """Returns the last report of each process that has made one within KEPT_S."""
     names = sorted(set(workers))
     values = await asyncio.gather(*(cache.get_json(activity_key(name)) for name in names))
-    read = {name: cached(_read_report, value) for name, value in zip(names, values, strict=True) if value is not None}
-    return {name: report for name, report in read.items() if report is not None}
+    read = reader(ActivityReport)
+    reports = {name: cached(read, value) for name, value in zip(names, values, strict=True) if value is not None}
+    return {name: report for name, report in reports.items() if report is not None}

@@ -41,7 +41,6 @@ from segue.turns import call_starts, store, terminations
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
 from segue.turns.snapshot import load_context
-from segue.turns.store import StaleTurn
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.users.spending import Account
 
@@ -90,23 +89,22 @@ class UnstoredEnds:
 
     async def _store(self, end: RunEnd) -> None:
         """Stores an end, then emits it to the readers of its turn."""
-        deps, claim, error, calls = self._deps, end.claim, end.error, None
-        async with end.account.booking(deps.database.transaction()) as connection:
+        deps, claim, error, ended = self._deps, end.claim, end.error, None
+        async with end.account.booking() as connection:
             again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
             if error is None and not await again("storage_lost"):
                 error = turn_errors.cancelled()
             if error is not None:
-                error = await terminations.with_approval(connection, claim.key.turn_id, error)
-                calls = await terminations.end_turn(
+                ended = await terminations.end_turn(
                     connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
                 )
         if error is None:
             log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
             deps.observe(TurnRecovered("queued_again"))
             self._wake(claim.key.session_id)
-        elif calls is not None:
-            end.metrics.record_end(error)
-            deps.events.end(claim.key, error, calls, user=claim.owner)
+        elif ended is not None:
+            end.metrics.record_end(ended[0])
+            deps.events.end(claim.key, *ended, user=claim.owner)
             if deps.sample is not None:
                 deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
 
@@ -202,7 +200,7 @@ class TurnRun:
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
                 return await self._finish(state)
-        except StaleTurn:
+        except store.StaleTurn:
             await self._lose()
             return None
         except asyncio.CancelledError:
@@ -280,10 +278,11 @@ class TurnRun:
     async def _run_graph(self, state: TurnInput, context: TurnContext) -> TurnState:
         name, main = self._speaker.agent.name, self._speaker.models.main
         with self._deps.span("agent", agent=name, model=main.id, provider=main.traced_as) as span:
-            ended = await self._deps.graph.ainvoke({"turn": {**state}}, context=context)
+            # The older version of its output is made of the updates of each node too.
+            ended = await self._deps.graph.ainvoke({"turn": {**state}}, context=context, version="v2")
             spent = self._account.total
             span.set_attributes(input_tokens=spent.input_tokens, output_tokens=spent.output_tokens)
-        return cast(TurnState, ended["turn"])
+        return cast(TurnState, ended.value["turn"])
 
     async def _finish(self, state: TurnState) -> session.ChatAnswer:
         claim, touched, problem = self.claim, state["touched_plan"], state.get("problem")
@@ -311,7 +310,7 @@ class TurnRun:
         self._finishing = True
         self.stored_messages = state["message_count"] - claim.message_count
         message = await outlast(lambda: self._store_answer(state, report))
-        self._account.booked()
+        self._account.unbooked.clear()
         if state["facts"]:
             self._deps.fact_upkeep.mark_used(claim.owner, state["facts"])
         if self._deps.summaries is not None and state["cut_off"] is not None:

@@ -218,8 +218,8 @@ class TurnWorker:
             ours, cancelled = await claims.still_held(connection, held)
             if renew or any(left_s <= self._presence.grace_s for left_s in ours.values()):
                 await claims.renew_leases(connection, held, worker=worker, lease_s=self._presence.lease_s)
-        for turn_id in running:
+        for turn_id, run in running.items():  # not what runs under this id by now: a turn may be run again at any time
             if turn_id not in ours:
-                self.stop(turn_id, "lost")
+                run.stop("lost")
             elif turn_id in cancelled:
-                self.stop(turn_id, "cancelled")
+                run.stop("cancelled")

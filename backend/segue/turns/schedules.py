@@ -285,7 +285,8 @@ async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: st
     once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
     note = f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
     request = unattended(row, turn_id, once, note)
-    return await begin_unattended(connection, row, request, time_zone=row.time_zone, now=now)
+    zone = "" if row.time_zone == "UTC" else row.time_zone  # UTC is what it has if nobody has said one
+    return await begin_unattended(connection, row, request, time_zone=zone, now=now)
 
 
 def unattended(row: Any, turn_id: str, once: Once, note: str) -> ChatRequest:

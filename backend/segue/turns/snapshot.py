@@ -24,7 +24,6 @@ from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
-from segue.memory.short_term import ShortTermMemory
 from segue.plans.store import StoredPlan, get_plan, plan_in_question, plan_taken_on
 from segue.tools.attachment_store import read_attached
 from segue.tools.availability import ToolGuard
@@ -47,7 +46,7 @@ class _InStores:
     pending: StoredPlan | None
     decided: StoredPlan | None
     earlier: EarlierAttempt | None
-    memory: ShortTermMemory | None
+    memory: short_term.ShortTermMemory | None
     known: tuple[Reference, ...]
     beyond_summary: tuple[Reference, ...]
     in_view: Mapping[str, int]
@@ -243,7 +242,7 @@ def _inline(stored: _InStores, turn_id: str, *, most: int) -> dict[str, str]:
 
 async def working_memory(
     database: Database, cache: Cache, session_id: str, *, message_count: int, ttl_s: int, now: datetime
-) -> tuple[ShortTermMemory | None, int]:
+) -> tuple[short_term.ShortTermMemory | None, int]:
     """Returns a session's short-term memory as its next turn would see it, and the seconds it has left."""
     last = await database.read(last_ended, session_id)
     if last is None:
@@ -269,7 +268,7 @@ async def _rebuild(
     message_count: int,
     ttl_s: int,
     now: datetime,
-) -> tuple[ShortTermMemory | None, int]:
+) -> tuple[short_term.ShortTermMemory | None, int]:
     """Makes what Redis would still hold from its rows. Returns `(None, 0)` if there is nothing or its time is up."""
     left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
     if left_s <= 0:
@@ -278,4 +277,4 @@ async def _rebuild(
     if exchange is None and not results:
         return None, 0
     opening, final = exchange or (None, None)
-    return ShortTermMemory(session_id, last.turn_id, opening, final, message_count, results), left_s
+    return short_term.ShortTermMemory(session_id, last.turn_id, opening, final, message_count, results), left_s

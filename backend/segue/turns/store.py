@@ -96,10 +96,10 @@ def once(key: str | None, *asked: str | int) -> Once | None:
 
 
 def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
-    """Takes the session's next seq only if it is still the one this statement has read. Then the open turns it has
-    counted are all there are; a message that loses a race against another one is refused, and asks under the lock.
-    A turn that it `claims` is not accepted either if anything else has happened in the session meanwhile, such as that
-    a failed turn is run again. Returns the parts: session, turn, and the message, which it ends with.
+    """Takes the session's next seq only if nothing has happened in the session since this statement has read it: no
+    other message, and no failed turn that is run again. Then the open turns it has counted are all there are; one that
+    loses a race is refused, and asks under the lock. Returns the parts: session, turn, and the message, which it ends
+    with. The turn is queued, unless this `claims` it.
     """
     session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
@@ -111,7 +111,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
         sa.update(sessions)
         .where(sessions.c.id == session_id, sessions.c.owner == sa.bindparam("caller"))
         .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < sa.bindparam("room", type_=sa.Integer))
-        .where(*([sessions.c.updated_at == seen.c.updated_at] if claims else []))
+        .where(sessions.c.updated_at == seen.c.updated_at)
         .values(
             next_seq=sessions.c.next_seq + 1,
             updated_at=sa.func.clock_timestamp(),
@@ -230,7 +230,7 @@ async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[
     @asynccontextmanager
     async def fenced() -> AsyncIterator[AsyncConnection]:
         async with database.transaction() as connection:
-            if (await connection.execute(_FENCE, held(claim))).one_or_none() is None:
+            if (await connection.execute(_FENCE, held(claim.key, claim.epoch))).one_or_none() is None:
                 raise StaleTurn
             yield connection
 
@@ -305,7 +305,7 @@ async def finish_turn(
     due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
     finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
     message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
-    seq = await connection.scalar(finish, {**outcome, **due, **held(claim), **spent, **values})
+    seq = await connection.scalar(finish, {**outcome, **due, **held(claim.key, claim.epoch), **spent, **values})
     if seq is None:
         stored = (await final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
         if stored is None or stored.id != message_id:  # which no other run has given its answer

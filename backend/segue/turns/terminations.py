@@ -28,7 +28,7 @@ from segue.memory.history_window import INTERRUPTED
 from segue.tools.normalize import clean, clean_text
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
-from segue.turns.claims import IS_HELD, Claim, runs_beside
+from segue.turns.claims import IS_HELD, Claim, held, runs_beside
 from segue.turns.run_record import attempt_ended, run_failed
 from segue.turns.store import ChatRequest
 
@@ -53,11 +53,6 @@ class NeglectedTurn:
     left_s: float | None
 
 
-def _held(turn: Claim | NeglectedTurn) -> dict[str, Any]:
-    """Returns the parameters of a statement that has IS_HELD in it."""
-    return {"held_turn": turn.key.turn_id, "held_epoch": turn.epoch}
-
-
 async def end_turn(
     connection: AsyncConnection,
     turn: Claim | NeglectedTurn,
@@ -66,13 +61,13 @@ async def end_turn(
     now: datetime,
     timeline: RunTimeline | None = None,
     said: NewMessage | None = None,
-) -> list[CallEnded] | None:
-    """Ends a running turn with the error that every reader of it gets, and stores what was `said` until then. Returns
-    the calls that ended with it, None if the claim no longer holds or, of a neglected turn, if its lease was renewed or
-    another process has recovered it. Several statements: to be called in a transaction.
+) -> tuple[AppError, list[CallEnded]] | None:
+    """Ends a running turn with an error, and stores what was `said` until then. Returns the error as every reader of
+    the turn gets it, and the calls that ended with it; None if the claim no longer holds or, of a neglected turn, if
+    its lease was renewed or another process has recovered it. Several statements: to be called in a transaction.
     """
     is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
-    values, is_told = _held(turn), outbox_of(connection) is not None
+    values, is_told = held(turn.key, turn.epoch), outbox_of(connection) is not None
     if isinstance(turn, NeglectedTurn):
         ending = _ending((*IS_HELD, is_neglected), error, finished_at=sa.func.now(), is_told=is_told)
     else:
@@ -80,10 +75,12 @@ async def end_turn(
         ending = _ending(IS_HELD, error, finished_at=sa.literal(now), is_told=is_told, did=did)
     if (await connection.execute(ending, values)).one_or_none() is None:
         return None
+    if error.code == turn_errors.CANCELLED:
+        error = await note_approval(connection, turn.key.turn_id)
     calls = await _end_calls(connection, turn.key, now=now)
     if said is not None:
         await append_message(connection, turn.key, said)
-    return calls
+    return error, calls
 
 
 def _approved_step() -> sa.Select[tuple[str | None]]:
@@ -102,19 +99,14 @@ def _approved_step() -> sa.Select[tuple[str | None]]:
 _APPROVED_STEP = _approved_step()
 
 
-async def with_approval(connection: AsyncConnection, turn_id: str, error: AppError) -> AppError:
-    """Returns the error that ends a turn. If it was cancelled, with what became of the step that a yes was for."""
-    if error.code != turn_errors.CANCELLED:
-        return error
-    return turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
-
-
 async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
-    """Returns what a turn that was cancelled in the queue has ended with, and stores it."""
-    error = await with_approval(connection, turn_id, turn_errors.cancelled())
+    """Returns what a turn that was cancelled has ended with, with what became of the step that a yes was for, and
+    stores it unless the turn runs again. To be called once it has ended: until then another process may begin the step.
+    """
+    error = turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
     if error.extra:
-        told = {"error": error_row(error), "error_extra": error.extra}
-        await connection.execute(sa.update(turns).where(turns.c.id == turn_id).values(told))
+        told, is_over = {"error": error_row(error), "error_extra": error.extra}, turns.c.status == "cancelled"
+        await connection.execute(sa.update(turns).where(turns.c.id == turn_id, is_over).values(told))
     return error
 
 
@@ -158,7 +150,7 @@ async def requeue(
     not held; if the `process_lost` it, also if its lease was renewed or another process has recovered it.
     """
     ways = {"by_owner": why != "process_lost", "free": why == "handed_back", "why": why, "timeout_s": timeout_s}
-    return (await connection.execute(_REQUEUE, _held(turn) | ways)).one_or_none() is not None
+    return (await connection.execute(_REQUEUE, held(turn.key, turn.epoch) | ways)).one_or_none() is not None
 
 
 _IS_OVERDUE = turns.c.cancel_requested_at < sa.func.now() - timedelta(seconds=CANCEL_WITHIN_S)

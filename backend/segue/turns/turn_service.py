@@ -134,10 +134,10 @@ class TurnService:
         starting = self._deps.limiter.starting(owner, message, again=again)
         async with starting as turn_id, self._deps.database.transaction() as connection:
             admitted = await store(connection, turn_id)
-        if admitted is None:
-            await self._deps.limiter.release(owner, turn_id)
-        else:
+        if admitted is not None:
             await self._dispatch(owner, turn_id, admitted)
+        elif again is None:
+            await self._deps.limiter.release(owner, turn_id)
         return admitted
 
     async def retry(self, owner: str, session_id: str, turn_id: str, request: ChatRequest) -> Admitted:
@@ -323,7 +323,8 @@ class TurnService:
     async def _dispatch(self, owner: str, turn_id: str, admitted: Admitted) -> None:
         """Puts the turn into the queue. Without Redis it runs here, even in a process that takes no turns."""
         if not admitted.fresh:  # the same request came twice at the same moment
-            await self._deps.limiter.release(owner, turn_id)
+            if admitted.turn.turn_id != turn_id:
+                await self._deps.limiter.release(owner, turn_id)
         elif not await self.queue.send(admitted.turn.session_id):
             self._worker.wake(admitted.turn.session_id)
 

@@ -69,7 +69,9 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known."""
+    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known.
+    `rotated_to` is the key that took its place.
+    """
 
     id: str
     owner: str
@@ -80,6 +82,7 @@ class ApiKey:
     last_used_at: datetime | None
     revoked_at: datetime | None
     expires_at: datetime | None
+    rotated_to: str | None
     groups: list[str]
     roles: list[str]
     is_unreadable: bool = False
@@ -142,12 +145,18 @@ async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
 
 
 async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
-    """Returns a key like a locked one: of its user, rights, name and term. The old key ends after the overlap."""
-    ends = func.least(api_keys.c.expires_at, func.now() + overlap)
-    await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(expires_at=ends))
+    """Returns a key like a locked one: of its user, rights, name and term. The old key ends after the overlap. Raises
+    AppError `key_rotated` for one that was rotated before: the end that it has since then is not its term.
+    """
+    if old.rotated_to is not None:
+        detail = f"{old.id} has been rotated: {old.rotated_to} takes its place. Rotate that one."
+        raise AppError("key_rotated", status=409, title="The key has been rotated", detail=detail)
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
     may = {"scopes": old.scopes, "groups": old.groups, "roles": old.roles}
-    return await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)
+    made = await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)
+    ends = {"expires_at": func.least(api_keys.c.expires_at, func.now() + overlap), "rotated_to": made.key.id}
+    await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(ends))
+    return made
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
@@ -205,12 +214,11 @@ class ApiKeys:
 
 
 _WORDS = ("scopes", "groups", "roles")
-_read_words = reader(list[str])
 
 
 def _api_key(row: Row[Any]) -> ApiKey:
     columns = {column.name: getattr(row, column.name) for column in api_keys.c}
-    read = {name: readable(_read_words, columns[name], "api_keys", row.id) for name in _WORDS}
+    read = {name: readable(reader(list[str]), columns[name], "api_keys", row.id) for name in _WORDS}
     known = {name: words or [] for name, words in read.items()}
     return ApiKey(**{**columns, **known}, is_unreadable=None in read.values())
 

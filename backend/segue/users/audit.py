@@ -82,10 +82,7 @@ async def drop_old_acts(connection: AsyncConnection, *, before: datetime) -> int
     return (await connection.execute(delete(audit).where(*old))).rowcount
 
 
-_read_details = reader(dict[str, Any])
-
-
 def _act(row: dict[str, Any]) -> Act:
     known = row["action"] if row["action"] in get_args(AuditedAction) else "unknown"
-    details = readable(_read_details, row["details"], "audit", str(row["seq"]))
+    details = readable(reader(dict[str, Any]), row["details"], "audit", str(row["seq"]))
     return Act(**{**row, "action": known, "details": details or {}})

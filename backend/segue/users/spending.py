@@ -7,7 +7,7 @@ charges wait until the turn ends, and cost no statement of their own.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -21,7 +21,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import user_limits
 from segue.db.outages import OutageLog
 from segue.domain import turn_errors
@@ -234,7 +234,7 @@ class Books:
 @dataclass(slots=True, eq=False)
 class Account:
     """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job. `unbooked` is
-    what another statement may book, by day and model, which `booked` confirms.
+    what another statement may book, by day and model, and clears then.
     """
 
     books: Books
@@ -247,6 +247,7 @@ class Account:
     groups: Collection[str] = ()
     total: Charge = NOTHING_SPENT
     unbooked: dict[tuple[date, str], Charge] = field(default_factory=dict)
+    _unheard: tuple[str, dict[tuple[date, str], Charge]] | None = None  # a transaction, and what it may have booked
     _day: date = field(init=False)
 
     def __post_init__(self) -> None:
@@ -267,36 +268,54 @@ class Account:
     async def settle(self) -> None:
         """With a cap: books what was added, and gives back what was reserved."""
         if self.books.is_capped(self.owner):
-            async with self.booking(self.books.database.autocommit()):
+            async with self.booking():
                 pass
 
     @asynccontextmanager
-    async def booking(self, opened: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
-        """Books what was added since the last time, and gives back what was reserved, with what the block commits."""
-        unbooked, self.unbooked = self.unbooked, {}
-        whose = self.owner, self.session_id
+    async def booking(self) -> AsyncIterator[AsyncConnection]:
+        """Books what was added since the last time, once though the word of the commit is lost, and gives back what was
+        reserved, with what the block commits.
+        """
+        await self._hear()
+        charges, self.unbooked = self.unbooked, {}
+        whose, transaction = (self.owner, self.session_id), None
         try:
-            async with opened as connection:
-                await usage_ledger.book(connection, *whose, unbooked, holder=self.holder, epoch=self.epoch)
+            async with self.books.database.transaction() as connection:
+                await usage_ledger.book(connection, *whose, charges, holder=self.holder, epoch=self.epoch)
                 yield connection
+                transaction = await connection.scalar(TRANSACTION_ID)
         except BaseException:
-            for key, charge in unbooked.items():
-                self._add_unbooked(key, charge)
+            if transaction is not None:
+                self._unheard = transaction, charges
+            else:
+                self._put_back(charges)
             raise
 
-    def booked(self) -> None:
-        self.unbooked = {}
+    async def _hear(self) -> None:
+        """Finds out whether the transaction that was not heard of has booked its charges; if not, they are unbooked."""
+        unheard, self._unheard = self._unheard, None
+        if unheard is not None:
+            try:
+                if not await self.books.database.read(has_committed, unheard[0]):
+                    self._put_back(unheard[1])
+            except BaseException:
+                self._unheard = unheard
+                raise
 
     async def close(self) -> None:
         """Books the rest. An outage may lose it."""
-        if not self.unbooked and not self.books.is_capped(self.owner):
+        if not (self.unbooked or self._unheard or self.books.is_capped(self.owner)):
             return
         try:
-            async with self.booking(self.books.database.autocommit()):
+            async with self.booking():
                 pass
         except AppError as error:
             lost = sum(each.tokens for each in self.unbooked.values())
             log.warning("usage_not_booked", code=error.code, tokens=lost)
+
+    def _put_back(self, charges: usage_ledger.ChargesByDay) -> None:
+        for key, charge in charges.items():
+            self._add_unbooked(key, charge)
 
     def _add_unbooked(self, key: tuple[date, str], charge: Charge) -> None:
         known = self.unbooked.get(key)

@@ -188,7 +188,9 @@ def _standing(counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] 
 
 
 def _reserve() -> sa.Select[Any]:
-    """To be run under the lock of `reserve`: it reads what other reservations have committed."""
+    """To be run under the lock of `reserve`: it reads what other reservations have committed. Nothing is reserved for a
+    turn that is gone, perhaps with its user: the lock keeps one that is there until the commit.
+    """
     owner = sa.bindparam("of_owner", type_=sa.Text)
     standing = _standing(lambda column: column == owner)
     *sums, fits = standing.selected_columns
@@ -204,7 +206,9 @@ def _reserve() -> sa.Select[Any]:
         "cost": sa.bindparam("more_cost", type_=sa.Numeric),
         "until": sa.func.now() + sa.bindparam("lasts", type_=sa.Interval),
     }
-    made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits))
+    turn = sa.select(turns.c.id).where(turns.c.id == _HOLDER).with_for_update(read=True, key_share=True).cte("turn")
+    is_there = sa.or_(sa.bindparam("at_epoch") == 0, sa.select(turn.c.id).exists())
+    made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits, is_there))
     changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
     keys = [reservations.c.holder, reservations.c.epoch]
     reserved = made.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
@@ -230,8 +234,8 @@ _FITS_ALL, _FITS_GROUP = _standing(), _standing(lambda column: column.in_(_MEMBE
 
 
 async def reserve(connection: AsyncConnection, wanted: Reservation, *, token_cap: int, cost_cap: Decimal) -> Standing:
-    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap. In
-    a transaction, which holds the lock of the owner's reservations until its end.
+    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no cap,
+    and no turn's epoch. In a transaction, which holds the lock of the owner's reservations until its end.
     """
     values = {"of_owner": wanted.owner, "at_epoch": wanted.epoch, "lasts": timedelta(seconds=wanted.lasts_s)}
     caps = {"token_cap": token_cap, "cost_cap": cost_cap}

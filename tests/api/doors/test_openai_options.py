@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from segue.agent.prompts import MENDING, STRUCTURED, TEXTS
+from segue.agent.prompts import MENDING, TEXTS
 from segue.config import Settings
 from segue.domain.session import TurnOptions
 from segue.language.shown_call import translate
@@ -62,7 +62,7 @@ async def test_an_answer_fits_the_schema_after_tools_and_one_repair_and_a_stream
     provider.will(looks, says(f"```json\n{ROME}\n```"), looks, says("Rome, I think."), says(ROME))
     parsed = await ai.chat.completions.parse(model="segue", messages=user("Which city?"), response_format=City)
     assert parsed.choices[0].message.parsed == City(reasoning="It is the capital.", name="Roma")
-    shown = json.loads(fence_after(STRUCTURED, provider.notes()))
+    shown = json.loads(fence_after(TEXTS["structured"], provider.notes()))
     assert list(shown["properties"]) == ["reasoning", "name"]  # a model writes them in this order
     assert [request.get("response_format") for request in provider.requests] == [None, None]
 

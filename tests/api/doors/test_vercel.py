@@ -148,6 +148,33 @@ async def test_who_comes_while_an_answer_is_made_gets_it_from_its_start(client: 
     assert "".join(chunk["delta"] for chunk in resumed if chunk["type"] == "text-delta") == "Good."
 
 
+async def test_a_turn_that_is_longer_than_a_page_is_one_message(client: Client, provider: Provider) -> None:
+    provider.will(
+        says("Hello."), calls(("current_time", {}), text="Let me see."), calls(("current_time", {})), says("Noon.")
+    )
+    await chunks(client, said("Hi"))
+    await chunks(client, said("What time is it?", made="m2"))
+    whole = (await client.http.get(f"/api/chat/{CHAT}/messages")).json()["items"]
+    assert [each["role"] for each in whole] == ["user", "assistant"] * 2
+    for limit in (1, 2, 3):
+        pages, cursor = list[Any](), cast(str | None, "")
+        while cursor is not None:
+            page = (
+                await client.http.get(f"/api/chat/{CHAT}/messages", params={"limit": limit, "cursor": cursor})
+            ).json()
+            pages, cursor = [*page["items"], *pages], page["next_cursor"]
+        assert pages == whole, limit
+
+
+async def test_a_chat_whose_id_has_a_slash_is_found_again(client: Client, provider: Provider) -> None:
+    provider.will(says("Good."))
+    asked = {"id": "team/7", "messages": [said("Well?")]}
+    assert (await client.http.post("/api/chat", json=asked)).status_code == 200
+    listed = (await client.http.get("/api/chat/team/7/messages")).json()["items"]
+    assert [each["role"] for each in listed] == ["user", "assistant"]
+    assert (await client.http.get("/api/chat/team/7/stream")).status_code == 204
+
+
 async def test_a_message_sent_again_is_the_same_turn_and_a_failed_one_says_why(
     client: Client, provider: Provider
 ) -> None:

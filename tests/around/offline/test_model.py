@@ -95,7 +95,7 @@ CONVERSATIONS = {
         ),
         ("leggi la seconda", ("get_email", {"email_id": "eml-bef661"}), "Fatture in scadenza a novembre — Sara"),
         ("no, grazie", None, r"Va bene, lascio stare\."),
-        ("che ore sono?", ("current_time", {}), r"Sono le \d\d:\d\d \(UTC\) del \d{4}-\d\d-\d\d\."),
+        ("che ore sono?", ("current_time", {}), r"Sono le \d\d:\d\d \(UTC\), \d{4}-\d\d-\d\d\."),
         ("rispondi", None, "Per usare mcp_send_email mi manca ancora: subject, body. Ripeti la richiesta"),
         ("qual è la capitale della Francia?", None, "Senza un modello linguistico non so rispondere. Posso solo usare"),
         (
@@ -146,14 +146,22 @@ CONVERSATIONS = {
             (
                 r"وجدت 6 رسائل عن «ليلى»:\n"
                 r"1\. موافقة على المخطط النهائي وسؤال عن العينات — ليلى حداد، 2026-11-13 \(eml-ca29f8\)\n"
-                r"(?:\d\. .+\n){5}هل أفتح الرسالة الأولى \(eml-ca29f8\)؟"
+                r"(?:\d\. .+\n){5}هل أفتح الرسالة الأولى \(\u2068eml-ca29f8\u2069\)؟"
             ),
         ),
         ("نعم", ("get_email", {"email_id": "eml-ca29f8"}), "موافقة على المخطط النهائي وسؤال عن العينات — ليلى حداد"),
         ("اقرأ الثانية", ("get_email", {"email_id": "eml-12d73c"}), "محضر اجتماع 5 نوفمبر والمواصفات الكاملة للردهة"),
         ("لا، شكرا", None, r"حسنًا، لن أفعل ذلك\."),
-        ("كم الساعة الآن؟", ("current_time", {}), r"الساعة الآن \d\d:\d\d \(UTC\)، بتاريخ \d{4}-\d\d-\d\d\."),
-        ("أرسل رسالة", None, "لاستخدام mcp_send_email ما زلت أحتاج إلى: to، subject، body. أعد الطلب"),
+        (
+            "كم الساعة الآن؟",
+            ("current_time", {}),
+            r"الساعة الآن \u2068\d\d:\d\d\u2069 \(\u2068UTC\u2069\)، بتاريخ \u2068\d{4}-\d\d-\d\d\u2069\.",
+        ),
+        (
+            "أرسل رسالة",
+            None,
+            "لاستخدام \u2068mcp_send_email\u2069 ما زلت أحتاج إلى: \u2068to، subject، body\u2069. أعد الطلب",
+        ),
         ("ما هي عاصمة فرنسا؟", None, "لا أستطيع الإجابة عن هذا من دون نموذج لغوي"),
         ("ابحث عن رسائل عن الموز", ("search_emails", {"query": "الموز"}), r"لم أجد شيئًا عن «الموز»\."),
     ],
@@ -258,7 +266,11 @@ async def test_a_failure_is_told_with_its_reason(client: Client) -> None:
         ("find the emails about bananas, then read the first", "en", "To use mcp_get_email I still need: email_id."),
         ("cerca le mail sulle banane, poi leggi la prima", "it", "Per usare mcp_get_email mi manca ancora: email_id."),
         ("查找关于香蕉的邮件，然后打开第一封", "zh", "要使用 mcp_get_email，还缺少：email_id。"),
-        ("ابحث عن رسائل الموز ثم افتح الأولى", "ar", "لاستخدام mcp_get_email ما زلت أحتاج إلى: email_id."),
+        (
+            "ابحث عن رسائل الموز ثم افتح الأولى",
+            "ar",
+            "لاستخدام \u2068mcp_get_email\u2069 ما زلت أحتاج إلى: \u2068email_id\u2069.",
+        ),
     ],
 )
 async def test_a_step_that_finds_nothing_to_work_on_says_so_in_the_users_language(

@@ -21,13 +21,13 @@ from starlette.routing import Route
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from segue import __version__
 from segue.api.deps import Services
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.domain.telemetry import current_traceparent, untraced
 from segue.main import run_worker
 from segue.models import traced_call
-from segue.version import VERSION
 from tests.support.loop_lag import loop_kept_free
 from tests.support.mcp_peer import TOOL, Peer, listening, said
 from tests.support.provider import Provider, calls, completion, fails, raw, says
@@ -185,7 +185,7 @@ async def test_every_span_says_what_the_conventions_have_it_say_and_nothing_they
     assert finished == [["tool_call"], ["stop"], ["length"], None]
     assert {
         plain(each.value) for of in collector.resources for each in of.attributes if each.key == "service.version"
-    } == {VERSION}
+    } == {__version__}
 
 
 async def test_a_call_of_the_model_tells_whom_it_asked_what_came_and_what_it_cost(

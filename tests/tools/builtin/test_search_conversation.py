@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from segue.db.engine import Database
-from segue.memory.session_store import search_said
+from segue.memory.session_search import search_said
 from tests.support.provider import Provider, calls, says
 from tests.support.results import last_result
 from tests.support.service import Client

@@ -52,6 +52,26 @@ async def test_a_title_is_made_after_the_first_answer_in_the_sessions_language_a
     assert given == {"user": ASKED, "assistant": "In vaso, al sole.", "language": "it"}
 
 
+async def test_what_models_write_around_a_title_is_left_out_in_any_script_and_quotes_within_it_stay(
+    small: Settings, provider: Provider
+) -> None:
+    written = {
+        "**«Limoni in vaso».**": "Limoni in vaso",
+        "La vita di «Dante»": "La vita di «Dante»",
+        '"Growing" and "Watering"': '"Growing" and "Watering"',
+        "「阳台种柠檬」。": "阳台种柠檬",
+        "《柠檬》": "柠檬",
+        "\u200f«زراعة الليمون»\u200f": "زراعة الليمون",
+    }
+    async with running(small) as client, looking_into(small) as stores:
+        for answer, title in written.items():
+            provider.will(says("Bene."))
+            provider.title = says(answer)
+            session = await client.new_session()
+            await client.chat(session, ASKED)
+            assert await settled(stores, session) == title
+
+
 async def test_a_title_set_by_hand_stays_also_if_it_is_set_while_the_model_thinks(
     small: Settings, provider: Provider
 ) -> None:

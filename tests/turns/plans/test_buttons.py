@@ -1,20 +1,33 @@
 """Buttons: on a plan whose turn died, on one that runs, on one whose time passes in the queue."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.ids import new_id, utc_now
+from segue.domain.session import RequestedCall
+from segue.memory.history import NewMessage
 from segue.plans import store
+from segue.tools.results import PlanStep
+from segue.turns import terminations
+from segue.turns.call_starts import start_calls
+from segue.turns.claims import claim_next
+from segue.turns.store import ChatRequest
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, fails, says
-from tests.support.service import Client
+from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 from tests.support.sweeps import first
@@ -22,6 +35,16 @@ from tests.support.sweeps import first
 STAMP = {"id": 1, "description": "Stamp it", "tool": "mcp_stamp_item", "args": {"item_id": "itm-1"}}
 THOUGHT = {"id": 2, "description": "Think", "tool": None}
 THINK = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
+
+ONE_WAITS = """SELECT count(*) > 0 FROM pg_stat_activity
+WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url)
+    yield opened
+    await opened.close()
 
 
 async def press(
@@ -96,6 +119,40 @@ async def test_a_turn_that_is_cancelled_after_the_step_that_was_approved_says_th
     await provider.wait_for_requests(before + 1)
     assert await told_of_the_step(client, session, waiting) == "ran"
     let_go.set()
+
+
+async def test_a_step_that_begins_while_another_process_ends_its_cancelled_turn_may_have_run(
+    settings: Settings, provider: Provider, shelf: Shelf, database: Database
+) -> None:
+    settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
+    async with running(settings) as client:
+        session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    async with running(settings, takes_turns=False) as client, looking_into(settings) as stores:
+        pressed = asyncio.create_task(press(client, session, "confirm", asked["plan"]["version"]))
+        await until(partial(stores.database.fetchval, "SELECT status = 'queued' FROM turns ORDER BY seq DESC LIMIT 1"))
+    await asyncio.wait({pressed})  # its process has gone
+    pressed.exception()
+    claim = await database.write(claim_next, session, worker="slow", lease_s=600)
+    assert claim is not None
+    async with database.autocommit() as connection:
+        cancelled = "UPDATE turns SET cancel_requested_at = now() - interval '1 minute' WHERE status = 'running'"
+        await connection.exec_driver_sql(cancelled)
+    now, call = utc_now(), RequestedCall(new_id("call", utc_now()), "mcp_stamp_item", {})
+    async with AsyncExitStack() as stack, looking_into(settings) as stores:
+
+        async def begins(connection: AsyncConnection) -> None:
+            await connection.exec_driver_sql("UPDATE plans SET granted_to = NULL, granted_step = NULL")
+            await stack.enter_async_context(running(settings, takes_turns=False))
+            await until(partial(stores.database.fetchval, ONE_WAITS))
+
+        said = NewMessage("assistant", "", now, tool_calls=[call])
+        await start_calls(database, claim, said, PlanStep(asked["plan"]["id"], 1), also=begins)
+        ended = "SELECT error_extra->>'approved_step' FROM turns WHERE status = 'cancelled'"
+        assert await until(partial(stores.database.fetchval, ended)) == "unknown"
+        async with database.transaction() as connection:
+            assert await terminations.run_again(connection, claim.key, ChatRequest(""), now=now, room=1)
+            await terminations.note_approval(connection, claim.key.turn_id)  # of a process that is late
+        assert await stores.database.fetchval("SELECT count(*) FROM turns WHERE error IS NOT NULL") == 0
 
 
 async def test_a_yes_that_is_cancelled_before_its_turn_begins_says_that_nothing_ran_and_is_asked_for_again(

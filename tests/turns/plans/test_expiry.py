@@ -6,6 +6,9 @@ from datetime import timedelta
 import pytest
 
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.plan import end
+from segue.plans import store
 from tests.support.plans import THREE_STEPS, Frozen, offered
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
@@ -35,6 +38,20 @@ async def test_a_plan_nobody_answered_expires_by_itself_and_a_late_yes_runs_noth
     again = await client.chat(session, "sì")
     assert (again["plan"], again["message"]["content"]) == (None, "Yes to what?")
     assert effects == ["get itm-1"]
+
+
+async def test_a_plan_that_is_found_overdue_just_before_it_is_asked_about_again_is_told_of_after_that_question(
+    client: Client, provider: Provider, database_url: str
+) -> None:
+    session, _ = await offered(client, provider, THREE_STEPS)
+    database = Database(database_url)
+    found = await database.read(store.open_plan, session)
+    assert found is not None
+    provider.always("What day is it?", says("It is Friday."))
+    assert "It is Friday." in (await client.chat(session, "What day is it?"))["message"]["content"]
+    await database.write(store.swap, found, end(found.plan, "expired"))
+    await database.close()
+    assert (await client.chat(session, "sì, grazie"))["plan"]["status"] == "expired"
 
 
 async def test_a_turn_that_goes_on_after_its_plan_has_expired_runs_no_step_that_it_had_a_yes_for(

@@ -15,6 +15,7 @@ from fastapi import Depends, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from segue import __version__
 from segue.api.attachments import sent_files
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, TurnId, router_of
@@ -40,7 +41,6 @@ from segue.plans.store import StalePlan, no_open_plan
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, get_turn, list_turns, turn_of_key
 from segue.turns.store import ChatRequest, OnBusy, once
-from segue.version import VERSION
 
 MESSAGES_SHOWN: Final = 200  # of a thread
 THREADS_SEARCHED: Final = 500  # the latest
@@ -284,7 +284,7 @@ def _not_supported(detail: str) -> AppError:
 @router.get("/info", **OBJECT)
 async def get_info(_: ClientDep) -> Json:
     """Says what this server is, for clients of LangGraph."""
-    return {"ok": True, "version": VERSION, "flags": {"assistants": True, "crons": False, "langsmith": False}}
+    return {"ok": True, "version": __version__, "flags": {"assistants": True, "crons": False, "langsmith": False}}
 
 
 @router.post("/assistants/search", **OBJECTS)

@@ -21,7 +21,6 @@ from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
 from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
-from segue.api.doors.openai_chat import Called, Writer, answer_of, at_once, finish_reason_of, is_in_words, usage_of
 from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
@@ -84,7 +83,7 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
         text, charge = await openai_request.do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         frames = task.begin() + task.said(text) + task.answered({"usage": asdict(charge)})
-        return EventStream(at_once(frames)) if body.stream else JSONResponse(task.response)
+        return EventStream(openai_chat.at_once(frames)) if body.stream else JSONResponse(task.response)
     request = await openai_request.message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}
@@ -93,7 +92,7 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
         return openai_chat.stream(client, turn, writer, at_its_end=is_structured)
     if body.background:
         return JSONResponse(writer.response | {"status": "queued"}, headers=turn_headers(turn))
-    answer = await answer_of(client, turn)
+    answer = await openai_chat.answer_of(client, turn)
     return JSONResponse(writer.whole(answer, is_structured=is_structured), headers=turn_headers(turn))
 
 
@@ -176,7 +175,7 @@ def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json) ->
     return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
 
 
-class ResponseWriter(Writer):
+class ResponseWriter(openai_chat.Writer):
     """Writes a turn as the events of a response, which `response` becomes; calls `as_functions` for Open WebUI."""
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
@@ -200,8 +199,8 @@ class ResponseWriter(Writer):
         for call in answer["tool_calls"]:
             reference = {"status": call["status"], "summary": (call.get("metadata") or {}).get("summary")}
             arguments = orjson.dumps(call.get("args")).decode()
-            self.called(Called(call["tool_call_id"], call["tool_name"], arguments, reference))
-        say = self.in_words if is_structured and is_in_words(answer) else self.said
+            self.called(openai_chat.Called(call["tool_call_id"], call["tool_name"], arguments, reference))
+        say = self.in_words if is_structured and openai_chat.is_in_words(answer) else self.said
         say(answer["message"]["content"])
         self.answered(answer)
         return self.response
@@ -213,9 +212,9 @@ class ResponseWriter(Writer):
         return self._closed() + self._said(text, _REFUSAL)
 
     def answered(self, answer: Json) -> bytes:
-        usage = usage_of(answer["usage"], "input", "output")
+        usage = openai_chat.usage_of(answer["usage"], "input", "output")
         closed = self._closed(answer.get("sources", ()))
-        status, effects = _STATUS_OF[finish_reason_of(answer)], answer.get("effects", [])
+        status, effects = _STATUS_OF[openai_chat.finish_reason_of(answer)], answer.get("effects", [])
         return closed + self._ended(status, usage=usage, effects=effects)
 
     def failed(self, error: AppError) -> bytes:
@@ -248,7 +247,7 @@ class ResponseWriter(Writer):
         self._text = None
         return done + self._done(item)
 
-    def called(self, call: Called) -> bytes:
+    def called(self, call: openai_chat.Called) -> bytes:
         written = self._closed()
         if self._as_functions:
             both, status = {"call_id": call.call_id, "status": "completed"}, call.reference.get("status")
@@ -304,7 +303,7 @@ def _part(kind: str, text: str, cited: Sequence[Json] = ()) -> Json:
     return {"type": kind, _WORDS[kind]: text, **({"annotations": cited} if kind == _TEXT else {})}
 
 
-def _mcp_item(call: Called) -> Json:
+def _mcp_item(call: openai_chat.Called) -> Json:
     summary, has_failed = call.reference.get("summary") or "", call.reference.get("status") != "succeeded"
     error = {"type": "mcp_tool_execution_error", "content": summary}
     return {

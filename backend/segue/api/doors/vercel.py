@@ -9,6 +9,7 @@ a later version is asked for approvals as that does it.
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from mimetypes import guess_type
 from typing import Annotated, Any, Final, Literal
 
@@ -34,7 +35,6 @@ from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
 from segue.domain.session import Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
-from segue.events.agui_encoding import are_whole
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import plan_taken_on
@@ -138,7 +138,7 @@ class MessageChunks:
             case "TOOL_CALL_ARGS":
                 before, delta = self._args[call_id], event["delta"]
                 self._args[call_id] += delta
-                if not before and are_whole(delta):
+                if not before and agui_encoding.are_whole(delta):
                     return []  # all of them in one piece come as their value
                 self._streamed.add(call_id)
                 start = {"type": "tool-input-start", **of_call, "toolName": self._names[call_id]}
@@ -154,7 +154,7 @@ class MessageChunks:
     def _of_call_written(self, call_id: str, of_call: Json) -> list[Json]:
         """Returns the chunks for the end of the arguments. One that broke off is no call of the page's to run."""
         named, text = {**of_call, "toolName": self._names[call_id]}, self._args.pop(call_id)
-        if not are_whole(text):
+        if not agui_encoding.are_whole(text):
             return [
                 {"type": "tool-input-error", **named, "providerExecuted": True, "input": text, "errorText": BROKE_OFF}
             ]
@@ -279,14 +279,14 @@ def _result_of(part: Json) -> Json:
     return result_of_page(part.get("output"), failed)
 
 
-@router.get("/{chat_id}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}})
+@router.get(
+    "/{chat_id:path}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}}
+)
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
-    if session is None:
-        return Response(status_code=204)
-    turn = await client.services.read(clients.open_turn, client, session.id)
-    return _stream(client, session, turn) if turn else Response(status_code=204)
+    turn = await client.services.read(clients.open_turn, client, session.id) if session else None
+    return _stream(client, session, turn) if session and turn else Response(status_code=204)
 
 
 class UiMessage(BaseModel):
@@ -298,36 +298,37 @@ class UiMessage(BaseModel):
     metadata: Annotated[Json, doc("`session_id`, `turn_id`, and `message_id`: of the answer, for feedback on it.")]
 
 
-@router.get("/{chat_id}/messages", responses=problems("session_not_found"))
+@router.get("/{chat_id:path}/messages", responses=problems("session_not_found"))
 async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep) -> Page[UiMessage]:
     """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat; what the
     turn that runs has said so far comes with its stream.
     """
-    before = paging.after(BY_SEQ)
+    before, limit = paging.after(BY_SEQ), paging.limit
     session = await find_session(client, chat_id)
     if session is None:
         return Page([], None)
+    asked: Json = {"before": MAX_SEQ if before is None else before, "newest_first": True}
     async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
-        asked: Json = {"limit": paging.limit + 1, "before": MAX_SEQ if before is None else before}
-        newest = await list_messages(connection, client.caller, session.id, **asked, newest_first=True)
-        newest = await with_metadata(connection, newest)
-    kept = _of_whole_turns(newest, paging.limit)
+        listed = partial(list_messages, connection, client.caller, session.id, **asked)
+        while (newest := await listed(limit=limit + 1)) and not (kept := _of_whole_turns(newest, limit)):
+            limit *= 2  # a turn that is longer than the page is one message
+        kept = await with_metadata(connection, kept if newest else ())
     shown = (each for each in reversed(kept) if is_shown(each, running))
     messages = _ui_messages(session.id, shown, client.services.tools.tools())
     if before is None and messages and messages[-1].role == "assistant" and session.pending_plan is not None:
         messages[-1].parts.extend(_waiting_parts(session.pending_plan, approvals=_knows_approvals(client)))
-    more = encode_cursor(kept[-1].seq) if len(newest) > paging.limit else None
+    more = encode_cursor(kept[-1].seq) if len(newest) > len(kept) else None
     return Page([each for each in messages if each.parts], more)
 
 
 def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
-    """Returns a page, of one message more if there is more: without a turn that begins before and does not fill it."""
+    """Returns a page, of one message more if there is more, without a turn that begins before: perhaps none."""
     said = [each for each in newest if each.role != "user"]
     cut_off = [each.seq for each in said if each.turn_id == said[-1].turn_id] if len(newest) > limit else []
     if not cut_off or any(each.role == "user" and each.turn_id == said[-1].turn_id for each in newest):
         return newest[:limit]
-    return [each for each in newest if each.seq > cut_off[0]] or newest[:limit]
+    return [each for each in newest if each.seq > cut_off[0]]
 
 
 def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]) -> list[UiMessage]:

@@ -21,7 +21,8 @@ from segue.domain.tool import ToolState
 from segue.mcp.mcp_servers import McpServers
 from segue.memory import short_term, summary
 from segue.memory.long_term import LongTermMemory
-from segue.memory.session_store import get_session, owner_of, search_said
+from segue.memory.session_search import search_said
+from segue.memory.session_store import get_session, owner_of
 from segue.plans.store import StoredPlan, open_plan
 from segue.tools.availability import ToolAvailability
 from segue.tools.builtin.builtin_tools import builtin_tools, promise_tool

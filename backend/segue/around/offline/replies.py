@@ -17,7 +17,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.messages import ToolCall as LangChainCall
 
 from segue.agent import prompts
-from segue.agent.prompts import message_and_instruction, notes_and_message
 from segue.around.offline import vocabulary as vocab
 from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments, promise_in
 from segue.domain.session import READ_ATTACHMENT
@@ -62,8 +61,8 @@ class Talk:
         said: list[BaseMessage] = []
         for message in messages:
             if isinstance(message, HumanMessage):
-                noted, text = notes_and_message(message.text)
-                text, instruction = message_and_instruction(text)
+                noted, text = prompts.notes_and_message(message.text)
+                text, instruction = prompts.message_and_instruction(text)
                 text = text[:LONGEST_READ].removeprefix(DUE)
                 notes = noted or notes
                 said += [HumanMessage(text)] if text else []

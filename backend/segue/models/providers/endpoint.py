@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx2
 from pydantic import SecretStr
 
+from segue import __version__
 from segue.domain.agent import OPENAI, ModelProvider, ProviderApi
 from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
@@ -34,7 +35,6 @@ from segue.models.refusals import (
 from segue.models.reply import read_json, write_json
 from segue.net.http_client import BodyTooLarge, bounded, tell_trace, unchecked_client_arguments
 from segue.secret_files import LiveKeys
-from segue.version import VERSION
 
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 
@@ -44,7 +44,8 @@ _PACKED: Final = "The model provider packed its answer although it was asked not
 _OPENAI_HOST: Final = "api.openai.com"
 _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
-_HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": f"segue/{VERSION}"}
+_AGENT: Final = f"segue/{__version__}"
+_HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": _AGENT}
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 

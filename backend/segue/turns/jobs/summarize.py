@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from segue.agent.prompts import CONDENSER, SUMMARISER, TITLER, as_json
+from segue.agent.prompts import TEXTS, as_json
 from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
@@ -32,7 +32,8 @@ from segue.tools.results import recent_references
 from segue.users.spending import Account, Books
 
 MAX_TEXT_CHARS = 2000
-_AROUND = " \"'“”„«»「」*#`."
+_AROUND = " *#`.。\u200e\u200f\u061c"  # the last three say in which direction a text is written
+_QUOTES = dict(zip("\"'‘“„«「『《", "\"'’”“»」』》", strict=True))
 MAX_TITLED_MESSAGES = 50  # of the first turn, and of what came since
 MAX_ARGS_CHARS = 300
 KEPT_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "summary", "identifiers")
@@ -93,8 +94,11 @@ class Titles:
         told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
         given = as_json(told | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            text: str = clean(await self.model.complete(TITLER, neutralised(given), account=account))
-        return first_words(text.strip().partition("\n")[0].strip(_AROUND)) or None
+            text: str = clean(await self.model.complete(TEXTS["titler"], neutralised(given), account=account))
+        title = text.strip().partition("\n")[0].strip(_AROUND)
+        while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:  # those within it stay
+            title = title[1:-1].strip(_AROUND)
+        return first_words(title) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +114,15 @@ class Summariser:
         Raises AppError if the model cannot be asked.
         """
         given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
-        most = self.most_tokens
-        added = await self._asked(SUMMARISER, given, account)
+        added = await self._asked(TEXTS["summariser"], given, account)
         lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
-        if self.count(summaries.written(lines)) > most:
+        if self.count(summaries.written(lines)) > self.most_tokens:
             old, new = summaries.parted(lines)
             if told := summaries.written(old):
-                shorter = await self._asked(CONDENSER, {"lines": told}, account)
+                shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
                 old = shorter if any(shorter.values()) else old
             lines = {name: [*old[name], *of] for name, of in new.items()}
-        return summaries.fitting(lines, most, self.count)
+        return summaries.fitting(lines, self.most_tokens, self.count)
 
     async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
         told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
