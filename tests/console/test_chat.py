@@ -22,7 +22,7 @@ from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.results import use_toolbox
 from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, urls_of
 
 if TYPE_CHECKING:
     from playwright.async_api import Route
@@ -602,15 +602,12 @@ async def test_thoughts_are_folded(browsing: Browsing, settings: Settings, provi
 async def test_a_killed_service_is_waited_for_and_its_turn_goes_on_once(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
     never = asyncio.Event()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     environment = {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
+        **urls_of(settings),
         "OPENAI_BASE_URL": str(settings.openai_base_url),
         "LLM_MODEL": "scripted",
         "MCP_CONFIG": str(settings.mcp_config),
