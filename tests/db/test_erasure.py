@@ -122,7 +122,8 @@ async def test_what_comes_with_a_key_that_processes_still_know_is_erased_too(
     ):
         await ada.new_session()
         erasing = asyncio.create_task(root.http.delete("/ops/users/ada?confirm=ada"))
-        while (answer := await ada.http.post("/sessions", json={"title": CANARY})).status_code == 201:
+        fact = {"content": CANARY, "kind": "fact"}
+        while (answer := await ada.http.post("/memories", json=fact)).status_code == 201:
             pass
         assert answer.status_code == 401
         assert (await erasing).status_code == 200

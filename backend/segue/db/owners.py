@@ -174,13 +174,20 @@ class ErasedRows:
 
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
-    """Deletes API keys first, and waits until no process lets them in; then sessions, in batches within a statement's
-    time limit. A process that runs a turn of the user stops it when it finds the row deleted.
+    """Deletes all, and then what came with an API key that a process still knew. A process that runs a turn of the user
+    stops it when it finds the row deleted.
     """
     rows: Counter[str] = Counter()
-    await _delete_owned(database, owner, rows)
+    deleted = await _erase(database, owner, rows)
     if rows[models.api_keys.name]:
         await asyncio.sleep(KEYS_KNOWN_S)
+        deleted |= await _erase(database, owner, rows)
+    return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
+
+
+async def _erase(database: Database, owner: str, rows: Counter[str]) -> set[str]:
+    """Deletes API keys first, then sessions in batches within a statement's time limit. Counts rows, returns ids."""
+    await _delete_owned(database, owner, rows)
     deleted: set[str] = set()
     while True:
         async with database.transaction() as connection:
@@ -194,7 +201,7 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
             rows.update(await _count(connection, tables_of(batch)))
             await connection.execute(sa.delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
-    return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
+    return deleted
 
 
 async def has_rows(database: Database, owner: str) -> bool:
