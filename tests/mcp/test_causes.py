@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.config import Settings
@@ -133,6 +133,53 @@ async def test_a_call_that_was_lost_is_made_once_more_if_it_only_reads(broken: R
         stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
     assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
     assert peer.asked == ("look", "look", "stamp")
+
+
+UNREADABLE = {
+    "JSON that broke off": Response('{"jsonrpc": ', media_type="application/json"),
+    "events that are none": Response("data: {x\n\n", media_type="text/event-stream"),
+    "a page": HTMLResponse("<p>welcome"),
+    "nothing yet": Response(status_code=202),
+}
+
+
+@pytest.mark.parametrize("broken", UNREADABLE.values(), ids=list(UNREADABLE))
+async def test_of_a_call_whose_answer_cannot_be_read_it_is_unknown_what_it_did(
+    broken: Response, tmp_path: Path
+) -> None:
+    async with listening(sick(lambda _: broken)) as port:
+        await _assert_unknown(port, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "result", [{"content": [{"type": "dance"}]}, {"content": None}, {}], ids=["kind", "null", "none"]
+)
+async def test_of_a_call_whose_answer_breaks_the_protocol_it_is_unknown_what_it_did(
+    result: dict[str, Any], tmp_path: Path
+) -> None:
+    async with listening(sick(lambda body: said(body, result))) as port:
+        await _assert_unknown(port, tmp_path)
+
+
+async def _assert_unknown(port: int, folder: Path) -> None:
+    async with connected(folder, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
+    assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_error_is_the_servers_own_also_under_the_code_of_a_connection_that_is_lost(
+    status: int, tmp_path: Path
+) -> None:
+    def refuses(body: Any) -> Response:
+        error = {"code": -32000, "message": "No valid session ID provided"}
+        return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error}, status)
+
+    peer = sick(refuses)
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
+    told = "The MCP server peer refused: No valid session ID provided"
+    assert (stamped.status, stamped.error, peer.asked) == ("failed", told, ("stamp",))
 
 
 async def test_a_call_that_was_never_sent_did_not_run(tmp_path: Path) -> None:
