@@ -161,6 +161,11 @@ async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> No
         assert await call(ours, "chatter") == "said"
 
 
+async def test_a_server_may_end_each_message_with_an_empty_line(configure: Configure) -> None:
+    async with McpServers(configure(small=SMALL), start_timeout_s=PATIENCE_S) as servers:
+        assert await call(servers, "chat") == await call(servers, "pid")
+
+
 async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others_work(configure: Configure) -> None:
     async with McpServers(
         configure(ours=ODD, other={**ODD, "prefix": "mcp_other_"}), start_timeout_s=PATIENCE_S
