@@ -27,7 +27,7 @@ from segue.tools.tool_settings import ToolSettings
 from tests.support import logs
 from tests.support.commands import python
 from tests.support.loop_lag import loop_kept_free
-from tests.support.mcp_peer import SERVER, STDIO, WHO, call, tool, until
+from tests.support.mcp_peer import SERVER, SMALL, STDIO, WHO, call, tool, until
 from tests.support.patience import PATIENCE_S
 
 ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
@@ -163,7 +163,7 @@ async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> No
 
 async def test_a_server_may_end_each_message_with_an_empty_line(configure: Configure) -> None:
     async with McpServers(configure(small=SMALL), start_timeout_s=PATIENCE_S) as servers:
-        assert await call(servers, "chat") == await call(servers, "pid")
+        assert await call(servers, "pid", notes=150) == await call(servers, "pid")
 
 
 async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others_work(configure: Configure) -> None:
@@ -377,6 +377,8 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     assert reading.description.startswith("reads mail!")
     shown = {"description": "the id", "examples": ["ab"], "x-note": "seen", "pattern": "a\u200bb"}
     assert reading.input_schema["properties"]["id"] == {"type": "string", **shown}
+    said = {"type": "object", "properties": {"x": {"type": "string", "default": None}}}
+    assert tools["mcp_nulls"].input_schema == said
     reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
     assert any("another document" in reason for reason in reasons)
     assert any(log["event"] == "mcp_tools_cut" for log in logs)

@@ -140,8 +140,8 @@ async def all_pages(
                 break
             raise
         listed += items(page)
-        cursor = page.next_cursor
-        if not cursor or len(listed) >= most:
+        before, cursor = cursor, page.next_cursor
+        if not cursor or cursor == before or len(listed) >= most:
             break
     return listed[:most]
 
