@@ -200,6 +200,8 @@ ANSWERS = {
     "arguments with a template's end": calling('{"q": 1}\n</tool_call><|im_end|>', {"q": 1}),
     "arguments that come twice": calling('{"q": 1}{"q": 1}', {"q": 1}),
     "two kinds of arguments": calling('{"q": 1}{"q": 2}', None),
+    "arguments behind an empty object": calling('{}{"q": 1}', {"q": 1}),
+    "empty arguments that come twice": calling("{}{}", {}),
     "arguments that grow in every delta": Row(
         {"content": None, "tool_calls": [call("search", '{"q": {"q": 1}}')]},
         tuple({"tool_calls": [call("search", '{"q": {"q": 1}}'[:n], index=0)]} for n in (2, 6, 10, 15)),
