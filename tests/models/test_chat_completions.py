@@ -357,6 +357,12 @@ CUT = {
     "length in a call": (None, "length", False),
 }
 
+    "Mistral's length in a call": (None, "model_length", False),
+    "Zhipu's length before a word": ("", "model_context_window_exceeded", False),
+    "Zhipu's filter": ("stop here", "sensitive", False),
+    "Google's filter": ("stop here", "content_filter: PROHIBITED_CONTENT", False),
+    "a call that Google could not read": ("stop here", "function_call_filter: MALFORMED_FUNCTION_CALL", True),
+    "DeepSeek's resources": ("stop here", "insufficient_system_resource", True),
 
 @pytest.mark.parametrize(("text", "reason", "again"), CUT.values(), ids=list(CUT))
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])

@@ -309,7 +309,7 @@ async def test_an_answer_that_was_stopped_is_told_for_why(
 
 @pytest.mark.parametrize("native", [NATIVE["gemini"]], ids=["gemini"], indirect=True)
 async def test_an_answer_that_ends_in_too_many_calls_of_its_own_broke_off(api: NativeApi, model: ChatModel) -> None:
-    api.will(gemini_api.says("It is", reason="TOO_MANY_TOOL_CALLS"))
+    api.will(gemini_api.says("It is", reason="TOO_MANY_TOOL_CALLS"), gemini_api.calls(NOON, reason="CONTINUATION"))
     assert "broke the answer off" in (await failure(model)).detail
     assert "length limit" in (await failure(model)).detail
 

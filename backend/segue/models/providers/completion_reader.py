@@ -165,10 +165,11 @@ class CompletionReader:
         text = "".join(self._texts) if self.wants_thinking and self._calls else ""
         thought = {"content": text} if "<think>" in text else {}
         opaque = within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
+        reason = str(self.finish_reason).partition(":")[0].lower()
         return AnswerPart(
             calls=[written_call(call.name, call.arguments, call.opaque) for call in self._calls],
             opaque=None if opaque is None else Opaque(made_by, opaque),
-            finish_reason=self.finish_reason,
+            finish_reason=_FIELDS["stopped"].get(reason, self.finish_reason),
             usage=self._usage,
             answered_by=self._model,
             response_id=self._response_id,

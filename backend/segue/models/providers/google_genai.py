@@ -21,7 +21,7 @@ _IMAGES: Final = ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"
 _BROKEN: Final = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 _STOPPED: Final = {
     "STOP": "stop",
-    "MAX_TOKENS": "length",
+    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
     **dict.fromkeys((*_FILTERED, *_IMAGES), "content_filter"),
     **dict.fromkeys((*_BROKEN, "MISSING_THOUGHT_SIGNATURE"), "error"),
 }
