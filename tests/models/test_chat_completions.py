@@ -3,12 +3,14 @@
 import asyncio
 import re
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
@@ -198,10 +200,10 @@ ANSWERS = {
     "a name with another prefix": calling('{"q": 1}', {"q": 1}, name=" tools.search\n"),
     "arguments in a code block": calling('```json\n{"q": 1}\n```', {"q": 1}),
     "arguments with a template's end": calling('{"q": 1}\n</tool_call><|im_end|>', {"q": 1}),
-    "arguments that come twice": calling('{"q": 1}{"q": 1}', {"q": 1}),
-    "two kinds of arguments": calling('{"q": 1}{"q": 2}', None),
     "arguments behind an empty object": calling('{}{"q": 1}', {"q": 1}),
     "empty arguments that come twice": calling("{}{}", {}),
+    "arguments that come twice": calling('{"q": 1}{"q": 1}', {"q": 1}),
+    "two kinds of arguments": calling('{"q": 1}{"q": 2}', None),
     "arguments that grow in every delta": Row(
         {"content": None, "tool_calls": [call("search", '{"q": {"q": 1}}')]},
         tuple({"tool_calls": [call("search", '{"q": {"q": 1}}'[:n], index=0)]} for n in (2, 6, 10, 15)),
@@ -355,14 +357,14 @@ CUT = {
     "content_filter": ("stop here", "content_filter", False),
     "length before a word": ("", "length", False),
     "length in a call": (None, "length", False),
-}
-
     "Mistral's length in a call": (None, "model_length", False),
     "Zhipu's length before a word": ("", "model_context_window_exceeded", False),
     "Zhipu's filter": ("stop here", "sensitive", False),
     "Google's filter": ("stop here", "content_filter: PROHIBITED_CONTENT", False),
     "a call that Google could not read": ("stop here", "function_call_filter: MALFORMED_FUNCTION_CALL", True),
     "DeepSeek's resources": ("stop here", "insufficient_system_resource", True),
+}
+
 
 @pytest.mark.parametrize(("text", "reason", "again"), CUT.values(), ids=list(CUT))
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
@@ -389,6 +391,27 @@ async def test_an_answer_without_a_reason_to_stop_is_one_if_it_is_whole(model: C
 
 async def test_a_stream_with_a_reason_to_stop_needs_no_last_word(model: ChatModel, provider: Provider) -> None:
     provider.will(sse(delta(content="42"), delta("stop")))
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+async def test_a_stream_that_is_cut_behind_its_reason_to_stop_is_whole(model: ChatModel, provider: Provider) -> None:
+    async def cut(_: dict[str, Any]) -> StreamingResponse:
+        return StreamingResponse(written(), media_type="text/event-stream")
+
+    async def written() -> AsyncIterator[str]:
+        yield f"data: {orjson.dumps(delta(content='42')).decode()}\n\n"
+        yield f"data: {orjson.dumps(delta('stop')).decode()}\n\n"
+        raise ConnectionResetError  # the server hangs up before the last chunk
+
+    provider.will(cut)
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+async def test_empty_events_and_a_choice_without_a_number_are_part_of_a_stream(
+    model: ChatModel, provider: Provider
+) -> None:
+    last = {"choices": [{"delta": {"content": "2"}, "finish_reason": "stop"}]}
+    provider.will(sse("data:\n\n", delta(content="4"), "data: \n\n", last, "data: [DONE]\n\n"))
     assert (await asked(model, as_stream=True)).text == "42"
 
 

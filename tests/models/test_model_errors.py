@@ -166,6 +166,13 @@ async def test_an_error_of_any_form_is_told(model: ChatModel, provider: Provider
     assert "no such thing" in (await failure(model)).detail
 
 
+async def test_an_error_that_is_called_a_stream_is_told(model: ChatModel, provider: Provider) -> None:
+    for end in ("", "\n", "\n\n"):
+        provider.will(sse(f'{{"error": {{"message": "no such thing", "code": 402}}}}{end}'))
+        error = await failure(model, as_stream=True)
+        assert (error.retryable, "HTTP 402." in error.detail, "no such thing" in error.detail) == (False, True, True)
+
+
 async def test_a_page_for_people_is_not_told(model: ChatModel, provider: Provider) -> None:
     provider.will(fails(503, body="<html><h1>Sorry</h1>"))
     assert (await failure(model)).detail == "The model provider answered HTTP 503."

@@ -134,7 +134,7 @@ class CompletionReader:
         """Yields the words of each message, which may have none."""
         for choice in body.get("choices") or ():
             self._choice = choice.get("index") if self._choice is None else self._choice
-            if choice.get("index") == self._choice:
+            if choice.get("index", self._choice) == self._choice:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
                 if message := choice.get("delta") or choice.get("message"):
                     yield self._add_message(message)
