@@ -31,7 +31,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"error": {"code": -32601, "message": "no such method"}}
 
 
+is_begun = "--strict" not in sys.argv
 for line in sys.stdin:
     asked = json.loads(line)
+    if not is_begun and asked["method"] != "initialize":
+        sys.exit("expect initialized request")
+    is_begun = True
     if "id" in asked:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer(asked)}), flush=True)  # noqa: T201

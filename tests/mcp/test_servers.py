@@ -161,6 +161,13 @@ async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> No
         assert await call(ours, "chatter") == "said"
 
 
+async def test_a_server_that_ends_at_a_question_it_does_not_know_is_asked_as_before(configure: Configure) -> None:
+    strict = {**SMALL, "args": [*SMALL["args"], "--strict"]}
+    async with McpServers(configure(strict=strict, dead={"command": "false"}), start_timeout_s=PATIENCE_S) as servers:
+        assert (servers.states()["strict"], servers.statuses()[0].last_error) == ("ready", None)
+        assert servers.states()["dead"].startswith("failed: the process ended with exit code 1")
+
+
 async def test_a_server_may_end_each_message_with_an_empty_line(configure: Configure) -> None:
     async with McpServers(configure(small=SMALL), start_timeout_s=PATIENCE_S) as servers:
         assert await call(servers, "pid", notes=150) == await call(servers, "pid")
