@@ -442,6 +442,10 @@ USAGES = {
         (11, 7, 5, 3, False),
     ),
     "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, False)),
+    "xAI's": (
+        {**USED, "total_tokens": 48, "completion_tokens_details": {"reasoning_tokens": 30}},
+        (11, 37, 0, 30, False),
+    ),
     "details that are null": (
         {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
         (11, 7, 0, 0, False),

@@ -259,6 +259,8 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
     given, made = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     if not given and not made:
         return None
+    if given:  # xAI and Google count what the model thought in the total only
+        made = max(made, token_count(usage.get("total_tokens")) - given)
     return UsageMetadata(
         input_tokens=given,
         output_tokens=made,
