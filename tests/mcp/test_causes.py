@@ -135,6 +135,28 @@ async def test_a_call_that_was_lost_is_made_once_more_if_it_only_reads(broken: R
     assert peer.asked == ("look", "look", "stamp")
 
 
+class Forgetful(Sick):
+    """Does not know the first session any more, once a tool is called in it."""
+
+    sessions = 0
+
+    async def serve(self, request: Request) -> Response:
+        is_forgotten = self.sessions == 1 and b"tools/call" in await request.body()
+        self.status = 404 if self.status or is_forgotten else 0
+        if b'"initialize"' in await request.body():
+            self.status, self.sessions = 0, self.sessions + 1
+        answer = await super().serve(request)
+        answer.headers["mcp-session-id"] = f"session-{self.sessions}"
+        return answer
+
+
+async def test_a_call_in_a_session_that_has_expired_is_made_in_the_next(tmp_path: Path) -> None:
+    peer = Forgetful(lambda body: said(body, {"content": [{"type": "text", "text": "seen"}]}), [READS, WRITES])
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await call(servers, "stamp") == "seen"
+    assert (peer.sessions, peer.asked) == (2, ("stamp", "stamp"))
+
+
 UNREADABLE = {
     "JSON that broke off": Response('{"jsonrpc": ', media_type="application/json"),
     "events that are none": Response("data: {x\n\n", media_type="text/event-stream"),
