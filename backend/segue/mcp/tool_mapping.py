@@ -43,7 +43,6 @@ _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
 _JOINERS: Final = "\u200c\u200d"
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_NULLABLE: Final = frozenset({"const", "default"})
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
 
 
@@ -241,22 +240,17 @@ def _clean(node: Any) -> Any:
         return node
     if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in REFERENCES):
         raise _Unfit("its input schema refers to another document")
-    said = {key: each for key, each in node.items() if key in _NULLABLE or not _says_nothing(key, each)}
+    # Servers write null for what a schema does not say, and `required` beside the type of a property.
+    nothing = {"required": (None, True, False), "const": (), "default": ()}
+    said = {key: each for key, each in node.items() if each not in nothing.get(key, (None,))}
     return {key: each if key in _EXACT and isinstance(each, str | list) else _clean(each) for key, each in said.items()}
-
-
-def _says_nothing(key: str, value: object) -> bool:
-    """Whether a member is none of a valid schema: servers write null, and `required` beside the type of a property."""
-    return value is None or (key == "required" and isinstance(value, bool))
 
 
 def _is_wrapped(name: str, schema: Mapping[str, Any]) -> bool:
     """Whether plain return values are declared to come as {"result": …}: FastMCP sets a mark, the SDK a title."""
-    if schema.get(_WRAPPED) is True:
-        return True
     properties = schema.get("properties")
     has_only_a_result = isinstance(properties, dict) and set(properties) == {"result"}
-    return has_only_a_result and schema.get("title") == f"{name}Output"
+    return schema.get(_WRAPPED) is True or (has_only_a_result and schema.get("title") == f"{name}Output")
 
 
 def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:

@@ -247,11 +247,9 @@ class Endpoint:
             await response.aclose()
 
     async def _whole(self, response: httpx2.Response) -> dict[str, Any]:
-        body = bytearray()
         with self._reading():
-            async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes):
-                body += piece
-        return self._checked(read_json(bytes(body)))
+            body = b"".join([piece async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes)])
+        return self._checked(read_json(body))
 
     def _checked(self, body: Any) -> dict[str, Any]:
         if (refused := self.refusals.within(body)) is not None:
@@ -275,9 +273,7 @@ class Endpoint:
         request = self.client.build_request("POST", self.path, content=write_json(body))
         try:
             return await self.client.send(request, stream=True)
-        except httpx2.ConnectTimeout as error:
-            raise ProviderUnreachable from error
-        except httpx2.TimeoutException as error:
+        except (httpx2.ReadTimeout, httpx2.WriteTimeout, httpx2.PoolTimeout) as error:
             raise TimeoutError from error
         except BROKEN as error:
             raise ProviderUnreachable from error

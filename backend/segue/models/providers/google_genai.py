@@ -56,9 +56,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
         reasoning_effort=_EFFORTS.get(effort, effort) if effort else None,
         cache=False,
     )
-    parameters: dict[str, Any] = {}
-    if options.temperature is not None:
-        parameters["temperature"] = options.temperature
+    parameters: dict[str, Any] = {} if options.temperature is None else {"temperature": options.temperature}
     if options.extra_body:
         parameters["http_options"] = {"extra_body": dict(options.extra_body)}
     try:
