@@ -91,6 +91,10 @@ class Budget:
             return "it answered, but not all that it was asked"
         return f"{self._read} bytes came, no answer among them" if self._read else "nothing came"
 
+    @property
+    def is_unanswered(self) -> bool:
+        return bool(self._asked) and not self._answers
+
     async def watch(self) -> None:
         """Waits until the budget is overspent, for readers in which the SDK swallows the error."""
         await self._overspent.wait()

@@ -231,12 +231,8 @@ class McpServerConfig(_OfFile):
         return url
 
     @model_validator(mode="after")
-    def _dependencies_can_be_met(self) -> Self:
+    def _fits_together(self) -> Self:
         check_groups(self.depends_on)
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_in(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either command (a program to run) or url (a streamable HTTP server)")
         if self.transport is not None and (self.transport == "stdio") != (self.url is None):

@@ -123,7 +123,7 @@ async def stdio_transport(
     server: str, config: McpServerConfig, budget: Budget, stderr: Stderr
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]]:
     """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only. Raises
-    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends a
+    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines on end that are not MCP, sends a
     message over 32 MiB or writes more than `budget` allows.
     """
     child = await _start(config)
@@ -179,6 +179,7 @@ async def _read_messages(
                     why = "it prints something other than MCP on its stdout; let it write its log to stderr"
                     raise McpServerGone(why) from None
                 continue
+            unreadable = 0  # a server may end each message with two line ends, or print a line at times
             try:
                 await to_session.send(SessionMessage(message))
             except anyio.BrokenResourceError:

@@ -140,8 +140,8 @@ class Supervisor:
         self, name: str, args: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...] = ()
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
-        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. If the connection
-        is lost, or could not be opened, a call of a tool that may repeat is made once more.
+        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
+        not run for want of a connection or session is made once more, and one that was lost if its tool may repeat.
         """
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
@@ -149,9 +149,9 @@ class Supervisor:
 
         try:
             result = await self._ask(name, request, report)
-        except (NotSent, Lost):
+        except (NotSent, Lost) as failed:
             repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
-            if not repeats or not await self._answers_again():
+            if (isinstance(failed, Lost) and not repeats) or not await self._answers_again():
                 raise
             log.info("mcp_call_repeated", server=self.name, tool=name)
             result = await self._ask(name, request, report)

@@ -56,9 +56,9 @@ class ModelRequest:
         return tariff.at_most(estimated_input(self.messages, self.parts.tools))
 
     def counted(self, reply: Reply) -> Reply:
-        """Returns the reply with the tokens of its request, if the endpoint counted none."""
-        count = reply.input_tokens if not reply.estimated else estimated_input(self.messages, self.parts.tools)
-        return replace(reply, input_tokens=count)
+        """Returns the reply with the tokens of its request, if the endpoint counted none, or the answer's only."""
+        count = reply.input_tokens or estimated_input(self.messages, self.parts.tools)
+        return replace(reply, input_tokens=count, estimated=reply.estimated or not reply.input_tokens)
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""

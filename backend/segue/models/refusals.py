@@ -301,6 +301,8 @@ def error_in(body: Any) -> Any:
             return body
         case {"errors": [dict() as first, *_]} if "choices" not in body:
             return first
+        case {"base_resp": {"status_code": int(code), **said}} if code:  # MiniMax, beside what may be an answer
+            return {"code": str(code), "message": said.get("status_msg")}
         case _:
             return None
 

@@ -205,6 +205,7 @@ def _mended(text: str) -> Any:
     text = text.strip().removeprefix("```").removeprefix("json")
     for mark in ("<|im_end|>", "<|call|>", "</tool_call>", "```"):
         text = text.removesuffix(mark).strip()
+    text = text.removeprefix("{}")  # what proxies begin with before the arguments come
     value, end = _JSON.raw_decode(text or "{}")
     if text[end:].strip() not in ("", text[:end]):
         raise ValueError("more behind the arguments")

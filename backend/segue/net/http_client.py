@@ -105,13 +105,11 @@ async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_
     """Returns an answer with its body, which it asks for unpacked. Raises httpx2's errors, and BodyTooLarge."""
     request.headers["Accept-Encoding"] = "identity"
     response = await client.send(request, stream=True)
-    body = bytearray()
     try:
-        async for piece in bounded(response.aiter_bytes(), max_bytes):
-            body += piece
+        body = b"".join([piece async for piece in bounded(response.aiter_bytes(), max_bytes)])
     finally:
         await response.aclose()
-    return httpx2.Response(response.status_code, content=bytes(body), request=request)
+    return httpx2.Response(response.status_code, content=body, request=request)
 
 
 class _Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
