@@ -1,7 +1,5 @@
-"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come.
-
-In our own words: a server's could carry anything, also a secret. The transports note the progress of a call while they
-work in the context of its task: a call that was never sent has not run.
+"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come. The
+words are ours, because a server's could carry a secret. A call that no transport has noted as sent has not run.
 """
 
 import signal

@@ -1,7 +1,5 @@
-"""Reads `mcp.json`, the `mcpServers` format that people already have, and fills in its variables.
-
-Knows the file, the environment and files of variables, nothing of processes or connections. Values of `env` and
-`headers` are secrets; `args` and `url` may carry one, so that no repr and no error shows any of them.
+"""Reads `mcp.json`, the `mcpServers` format that people already have, and fills in its variables. Values of `env` and
+`headers` are secrets; `args` and `url` may carry one, so no repr and no error shows any of them.
 """
 
 import json

@@ -1,6 +1,5 @@
 """Opens one connection to an MCP server as the SDK's client: over stdio, HTTP, or the HTTP of before 2025-03-26 (SSE).
-
-Who holds it is not known here. What comes in is filtered: the SDK refuses a whole list for one malformed tool.
+What comes in is filtered, because the SDK refuses a whole list for one malformed tool.
 """
 
 import math

@@ -1,8 +1,7 @@
 """An MCP server as a child process that speaks over its stdin and stdout, and the last lines of its stderr.
 
-The SDK's own stdio client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and
-logs each unreadable line with a traceback. This one reads bounded lines; if the server ends or talks nonsense, the
-context raises McpServerGone. On leaving it ends the whole process group.
+The SDK's client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and logs each
+unreadable line. This one reads bounded lines, raises McpServerGone, and ends the whole process group when it is left.
 """
 
 import asyncio

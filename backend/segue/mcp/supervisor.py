@@ -1,7 +1,5 @@
-"""Keeps one MCP server of `mcp.json` connected, and runs the calls of its tools.
-
-One task holds the connection and opens the next. A caller only awaits a future, so a server that dies, hangs or lies
-takes down its own tools and nothing else. Knows nothing of the other servers, of turns or of tool health.
+"""Keeps one MCP server of `mcp.json` connected, and runs the calls of its tools. One task holds the connection; a
+caller only awaits a future, so a server that dies, hangs or lies takes down its own tools and nothing else.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
-"""Turns what an MCP server announces and answers into Segue's tools and values. Pure, apart from warnings in the log.
-
-Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
-and a tool that does not fit is skipped, never the whole server.
+"""Turns what an MCP server announces and answers into Segue's tools and values. Pure, but for warnings in the log. All
+of it is data: bounded, and without hidden Unicode. A tool that does not fit is skipped, never the whole server.
 """
 
 import json

@@ -1,6 +1,5 @@
-"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
-
-What a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it gets a ProviderModel.
+"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error
+(`model_unavailable`, `model_timeout`). Knows no provider: it gets a ProviderModel.
 """
 
 import asyncio

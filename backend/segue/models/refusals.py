@@ -1,8 +1,6 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
 
-`refusals.toml` has the causes. `RefusalReader` reads HTTP statuses, and errors within an answer; every text of the
-provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages. What is learned
-from a refusal is in `amended_requests.py`.
+`RefusalReader` redacts and bounds every text of the provider's before anything else sees it. Causes: `refusals.toml`.
 """
 
 import math

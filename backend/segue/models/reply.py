@@ -1,7 +1,4 @@
-"""What a provider's model is asked and answers, and the reply, in our own types: `providers/` has the models,
-`streamed_answer.py` makes a reply of the parts of an answer. Also how many tokens a request takes, and shapes of
-answers for Segue.
-"""
+"""What a provider's model is asked and answers, in our own types; also token counts of requests, shapes of answers."""
 
 import json
 from abc import ABC, abstractmethod

@@ -1,8 +1,5 @@
-"""HTTP clients that dial checked addresses only (SSRF), for what others name: pages of the web, MCP servers; and the
-connections of clients that ask what the operator names.
-
-The check sits where a connection is made, so no redirect gets around it; TLS and the Host header keep the name. Knows
-nothing of tools or MCP: they pass a policy from `addresses.py`.
+"""HTTP clients that dial checked addresses only (SSRF), for what others name; and connections to what the operator
+names. The check sits where a connection is made, so no redirect gets around it; TLS and the Host header keep the name.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""What Segue asks of the authorization server of an MCP server: where users log in and what may be asked for there
-(RFC 9728, RFC 8414, OIDC), to register Segue as a client (RFC 7591), and to give, renew and end tokens.
+"""What Segue asks of the authorization server of an MCP server: where users log in (RFC 9728, RFC 8414, OIDC), to
+register Segue as a client (RFC 7591), and to give, renew and end tokens.
 
-Others wrote all that is read here: each address is checked as the server's own is, and nothing is taken on trust that
-the next step could not check. Requests go over https, follow no redirect, and have little time and few bytes; no word
-of an answer is shown or logged. Knows no store and no user.
+Others wrote all that is read here: each address is checked as the server's own is. Requests go over https, follow no
+redirect, and have little time and few bytes; no word of an answer is shown or logged.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
-"""Reads answers of chat completions, whole or in deltas, for what they mean; `completions.toml` has what differs.
-
-What is the provider's own business is opaque: joined from its pieces, bounded, never read. Knows nothing of HTTP and of
-the conversation. What it cannot read raises one of `MALFORMED`.
+"""Reads answers of chat completions, whole or in deltas, for what they mean; `completions.toml` has what differs. What
+is the provider's own is opaque: joined, bounded, never read. What cannot be read raises one of `MALFORMED`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

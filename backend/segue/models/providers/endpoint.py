@@ -1,9 +1,7 @@
-"""Where a provider is asked over HTTP: JSON out, dicts back, whole or as server-sent events, bounded, without what was
-refused.
+"""Asks a provider over HTTP: JSON out, dicts back, whole or as server-sent events, bounded, without what was refused.
 
-`ProviderOptions` is what each provider's model is made from. `Endpoint` is one path of an OpenAI-compatible provider;
-`guarded` is what an HTTP client of another library is watched with: errors told as ours, no redirects, answers bounded.
-The key goes as a bearer or in Azure's header. Knows nothing of messages' content, deadlines and retries.
+`Endpoint` is one path of an OpenAI-compatible provider; `guarded` watches an HTTP client of another library: our
+errors, no redirects, bounded answers. The key goes as a bearer or in Azure's header.
 """
 
 import asyncio
