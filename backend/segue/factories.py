@@ -1,7 +1,4 @@
-"""Makes the parts of the service from the settings, and hands each what it uses. Knows everything but HTTP routes.
-
-A library that is slow to import and that only some settings need is imported in the function that makes its part.
-"""
+"""Makes the parts of the service from the settings. A library that is slow to import is imported where it is used."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence

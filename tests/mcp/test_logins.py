@@ -305,11 +305,13 @@ async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_w
     return session, str(step["asks"]["url"])
 
 
+@pytest.mark.parametrize("refuses_with", [400, 200], ids=["as RFC 6749", "as GitHub"])
 async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_after_it_once(
-    service: Client, server: LoginServer, provider: Provider
+    service: Client, server: LoginServer, provider: Provider, refuses_with: int
 ) -> None:
     await log_in(service, "ada")
     server.revoke_all()
+    server.refuses_with = refuses_with
     session, link = await asked_to_log_in(service, provider)
     assert server.ran == []
     assert await state_of(service) == "logged_out"

@@ -1,8 +1,7 @@
-"""Whether a call that needs a yes has one: to what the model offered in its own words, or one that lasts.
+"""Decides whether a call that needs a yes has one: to an offer in the model's own words, or one that lasts (a mandate).
 
-The first covers a call if the offer is of that action, the reply is a strong yes, and the user said or was shown every
-value; each call once, and none that the session has made already. docs/security.md says what an operator who leaves
-CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked meanwhile counts no more.
+An offer covers one call: of that action, after a strong yes, with every value said by or shown to the user.
+docs/security.md says what CONFIRM_WORDS relies on. Asked right before a call runs, so a revoked yes does not count.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

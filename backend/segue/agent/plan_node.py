@@ -1,7 +1,5 @@
-"""Decides what the turn does about plans: resume, cancel, amend or make one, or skip.
-
-A message answers a waiting plan or leaves it as it is; a yes moves it by the same compare-and-set as a button. Nothing
-runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
+"""Decides what the turn does about plans: resume, cancel, amend, make, or skip. Runs nothing: `tool_loop` runs the plan
+if `plan_runs` is set, and `respond` sends `answer`. A yes moves a plan by the same compare-and-set as a button.
 """
 
 from collections.abc import Sequence

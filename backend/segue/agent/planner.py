@@ -1,8 +1,7 @@
-"""What the model is asked about plans: for a plan, for a changed one, for the arguments of a step, and how to read a
-reply to one.
+"""What the model is asked about plans: to make or change one, to fill in a step's arguments, to read a reply to one.
 
-The model only proposes. Of an answer to what a tool asks it only copies what the user said: a text that stands in none
-of the user's messages is not taken from it. Rules come first where they can tell.
+The model only proposes. Its answer to a question of a tool may only copy the user: a text that stands in none of the
+user's messages is dropped. Rules come first where they can tell.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

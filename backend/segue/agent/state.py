@@ -1,6 +1,4 @@
-"""The state of a turn in the graph: plain data, every key declared. And its context, which never changes: identity,
-limits, and the live objects that nodes use.
-"""
+"""The state of a turn in the graph, plain data, and its constant context: identity, limits and live objects."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

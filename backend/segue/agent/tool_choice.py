@@ -1,9 +1,8 @@
 """Which tools the requests of a session have, if a turn may use more than LLM_MAX_TOOLS.
 
-They are chosen for the session's first message, and their array stays as it is: providers cache a request from its
-beginning. Definitions of those that come later stand behind the history, in the notes of the message that they came
-with or in what `find_tools` returns, and the model calls them by `call_tool`. They leave the view with that message;
-what the session uses comes again then. A choice is stored before a request has it.
+They are chosen for the first message, and their array stays: providers cache a request from its beginning. Later tools
+stand behind the history, in a message's notes or in what `find_tools` returns, and are called by `call_tool`. They
+leave the view with that message; what the session uses comes again. A choice is stored before a request has it.
 """
 
 import asyncio

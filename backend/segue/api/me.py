@@ -1,6 +1,4 @@
-"""Routes to what is of the caller: who that is, all that is stored of them and its end, their facts, and what model
-calls took.
-"""
+"""Routes for callers' own data: who they are, all that is stored of them and its deletion, their facts and usage."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""Prometheus: the counters and histograms of metrics.toml, fed by the observations of `domain/telemetry.py`, and gauges
-read at a scrape. Also measures how late the event loop is, and serves /metrics and /health/live from threads for a
-process that has no API.
+"""Prometheus: the metrics of metrics.toml, fed by `domain/telemetry.py`, and gauges read at a scrape. Also measures how
+late the event loop is, and serves metrics and health from threads for a process that has no API.
 """
 
 import asyncio

@@ -1,6 +1,4 @@
-"""Routes for operators: turns and sessions of every user without what was said, what waits, what operators did, the
-webhook, and how the service does now and did in the last hour or day.
-"""
+"""Routes for operators: turns and sessions of every user without what was said, the audit, the webhook, and figures."""
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass

@@ -1,6 +1,4 @@
-"""Routes to sessions: to make, list, read, change, delete and export them, to read their messages and memory, and to
-say what one thinks of an answer.
-"""
+"""Routes to sessions, their messages and memory, and to feedback on answers."""
 
 import asyncio
 from dataclasses import astuple, dataclass

@@ -1,8 +1,7 @@
 """All that one user has: gives it to another user, counts it, reads it, deletes it.
 
-Goes by the metadata of the tables and the names of Redis keys, so that a table or key that is added later is covered.
-What is exported is what is erased, but for the hashes of `receipts`, which stay. Works in small transactions beside the
-service, and goes on where a process that was killed has stopped. Rows are read as JSON that PostgreSQL writes.
+Goes by the metadata of tables and the names of Redis keys, so later tables and keys are covered. It exports what it
+erases, except the hashes of `receipts`, which stay. Works in small transactions, and resumes after a kill.
 """
 
 import asyncio

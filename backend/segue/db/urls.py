@@ -1,6 +1,5 @@
-"""Which URLs lead to a PostgreSQL and a Redis. DATABASE_URL is taken in the words of libpq, and in SQLAlchemy's.
-
-What checks a URL raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
+"""Which URLs lead to PostgreSQL, in the words of libpq or SQLAlchemy, and to Redis. A check raises ValueError with the
+end of a sentence, which shows no value of the URL: that may be a password.
 """
 
 import os

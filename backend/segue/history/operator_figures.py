@@ -1,7 +1,5 @@
-"""Figures of the last hour or day, and of all users. Only reads, also the tables of other modules; the work is bounded.
-
-A turn counts at the time when its message was accepted; those of deleted sessions are gone, and those that a fork or an
-import has copied never ran. Of no user more than COUNTED sessions and turns are counted: an exact count would read all.
+"""Figures of the last hour or day, of all users. Only reads, in bounded work: at most COUNTED sessions and turns of a
+user are counted, since an exact count would read all. A turn counts when its message was accepted; a copied one never.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Guesses the effect of an MCP server's tool from its name, in fifteen languages, if its server says nothing. Pure.
 
-The protocol's default is destructive, and asking before every such tool would teach people to say yes: a tool is asked
-about if its name says that it sends, pays, deletes, cancels or executes. `tool_mapping` uses it; annotations and
-mcp.json win over a name.
+The protocol's default is destructive, and asking before every such tool would teach people to say yes. So a tool asks
+only if its name says send, pay, delete, cancel or execute. Annotations and mcp.json win over a name.
 """
 
 import re

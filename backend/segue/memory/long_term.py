@@ -1,7 +1,5 @@
-"""What is known of a user across sessions: given to a turn, searched, and stored.
-
-A turn is given all facts as far as they fit a budget of tokens. Searches by words, and also by meaning if an embedder
-is given and Postgres has pgvector. Knows nothing of models, tools and rows.
+"""What is known of a user across sessions: given to a turn, searched, and stored. A turn gets all facts as far as they
+fit a budget of tokens. Searches by words, and by meaning if an embedder is given and Postgres has pgvector.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """Keeps tool health in PostgreSQL, and for all sessions in Redis. Owns `tool_states`, its changes, and `tool_holds`.
 
-Every change of a session's state is a compare-and-set and has its history. A row that cannot be read makes its tool
-start anew and leaves the others alone. Without Redis no tool has failed for all. Callers check who owns a session.
+Every change is a compare-and-set and has its history. A row that cannot be read makes its tool start anew and leaves
+the others alone. Without Redis no tool has failed for all. Callers check who owns a session.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
-"""Which process runs a turn. Each statement is built once at import, since building one costs half a millisecond.
-
-A claim is a lease with an epoch, the fencing token: every statement that writes for a running turn has `IS_HELD` in it,
-so that a process whose epoch is stale writes nothing. Knows neither the queue nor the loop that runs turns.
+"""Which process runs a turn. A claim is a lease with an epoch, the fencing token: every write for a running turn has
+`IS_HELD` in it, so a stale process writes nothing. Statements are built at import, since one costs half a millisecond.
 """
 
 from collections.abc import Mapping, Sequence

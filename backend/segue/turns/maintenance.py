@@ -1,8 +1,7 @@
-"""What every process looks after beside its own turns: turns that no process takes care of, and what has expired.
+"""What every process looks after beside its own turns: turns without a process, and rows that have expired.
 
-The same search finds the turns of a process that died, a job that Redis lost and a cancellation that was not carried
-out; it needs Postgres and nothing else. Expired rows are deleted in small batches, and locked with SKIP LOCKED, so that
-processes do not wait for each other.
+One search, which needs only Postgres, finds turns of a dead process, jobs that Redis lost and cancellations that were
+not carried out. Rows are deleted in small batches with SKIP LOCKED, so processes do not wait for each other.
 """
 
 import asyncio

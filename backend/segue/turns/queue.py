@@ -1,7 +1,6 @@
-"""The work queue that carries turns between processes: a list in Redis. Knows no table and decides nothing.
-
-An entry names a session in which a turn may wait. A lost, doubled or late entry does no harm: Postgres decides which
-process runs a turn, and recovery finds a turn whose entry was lost. So a process with a free place sends none at all.
+"""The work queue that carries turns between processes: a list in Redis of sessions in which a turn may wait. A lost,
+doubled or late entry does no harm, since Postgres decides who runs a turn, and recovery finds one whose entry was lost.
+So a process with a free place sends none.
 """
 
 import asyncio

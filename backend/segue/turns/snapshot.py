@@ -1,6 +1,4 @@
-"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
-short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
-"""
+"""What a turn starts from: history, results, facts, plans, short-term memory (rebuilt if Redis lost it). Only reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
-"""The rows of turns: a message becomes a queued turn, a running turn writes under its fence, an answer completes it.
-
-Each statement is built once at import, since building one costs half a millisecond. Values that are not a new message's
-have names that are no column's, because SQLAlchemy takes a parameter with a column's name for a value to set.
+"""The rows of turns: queued, written under their fence, completed. Statements are built at import, since one costs half
+a millisecond. Only a new message's parameters are named like columns: SQLAlchemy would set any such column.
 """
 
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
-"""Triggers: signed events from elsewhere, each of which begins one turn. Owns the table `triggers`.
-
-An event is signed as https://www.standardwebhooks.com says, and is one turn however often it is sent. What it brings is
-data beside the message that the user has set up. Secrets are sealed in their rows.
+"""Triggers: signed events from elsewhere (https://www.standardwebhooks.com), each one turn however often it is sent.
+Owns `triggers`, whose secrets are sealed. What an event brings is data beside the message that the user has set up.
 """
 
 import base64

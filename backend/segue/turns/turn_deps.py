@@ -1,7 +1,4 @@
-"""What running a turn needs, put together once by `factories.py`, and the agents of this process.
-
-The agents are replaced together, or none. A turn takes its agent when it starts and keeps it.
-"""
+"""What running a turn needs, and this process's agents: replaced together, or not at all. A turn keeps its agent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping

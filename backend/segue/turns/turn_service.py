@@ -1,7 +1,5 @@
-"""What the API does with turns: accept, dispatch, cancel, read. Knows nothing of HTTP.
-
-The request that brought a message only watches its turn: the process that claims the turn runs it, and its row has the
-answer. A client that leaves stops nothing.
+"""What the API does with turns: accept, dispatch, cancel, read. Knows nothing of HTTP. A request only watches its turn:
+the process that claims the turn runs it, its row has the answer, and a client that leaves stops nothing.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """What one user may use, and what a turn or a job spends on models, charged to its owner. Owns `user_limits`.
 
-Every process has all rows in memory and looks every two seconds whether they have changed, so that no request and no
-turn asks for them. With a cap for a day, each call is reserved before it is made and booked after it. Without one,
-charges wait until the turn ends, and cost no statement of their own.
+Every process holds all rows and checks every two seconds for changes, so no request and no turn asks. With a daily cap
+each call is reserved before it is made and booked after. Without one, charges wait for the end of the turn.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The door for clients of AG-UI: a run is a turn of the session that the client calls its thread.
 
-A client sends its whole history with every run, of which only what the user said last is new. It takes a stream that
-begins otherwise, or leaves something open, for a fault: so a run begins and ends as it should also if the log has lost
-events. Other doors translate `run_events`.
+Of the history sent with every run, only what the user said last is new. A client takes a stream that leaves something
+open for a fault, so a run begins and ends properly even if the log lost events. Other doors translate `run_events`.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -1,7 +1,6 @@
-"""The door for clients of LangGraph's server: an assistant is an agent, a thread a session, a run a turn.
-
-Of an input only what the user says last is read. A decision on an interrupt goes the way of a button, a text that of a
-message. What such a server has and this service has nothing for is refused with a sentence.
+"""The door for clients of LangGraph's server: an assistant is an agent, a thread a session, a run a turn. Only the
+user's last words of an input are read. A decision on an interrupt acts as a button, a text as a message. A request for
+what this service does not have is refused with a sentence that says so.
 """
 
 import re

@@ -1,7 +1,6 @@
 """What clients of LangGraph say and are shown: threads, runs, parts of streams, interrupts and their answers. Pure.
 
-The state after a turn is a checkpoint, whose id is the turn's. `values` come from the rows; whatever else is streamed
-is for the client to show until they come.
+The state after a turn is a checkpoint with the turn's id. `values` come from rows; the rest is shown until they come.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

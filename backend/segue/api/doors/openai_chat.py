@@ -1,7 +1,6 @@
 """`/v1/models` and `/v1/chat/completions`: an agent is a model, a turn is a completion, its events are the chunks.
 
-Calls of tools are never passed on: the client would take them for its own. What the agent does is told in words, as
-reasoning content. `/v1/responses` reads a turn by the same pieces.
+Tool calls are never passed on, since the client would take them for its own: reasoning content tells of them in words.
 """
 
 import re

@@ -1,6 +1,5 @@
-"""What both of OpenAI's APIs share: a request of theirs, with what frontends add to it, as one message to an agent.
-
-Titles, tags and the like that a frontend wants of a conversation are one plain call of the small model, and no turn.
+"""What both of OpenAI's APIs share: a request, with what frontends add to it, as one message to an agent. Titles and
+tags that a frontend wants of a conversation are one plain call of the small model, and no turn.
 """
 
 import re

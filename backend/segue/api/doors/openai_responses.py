@@ -1,8 +1,7 @@
 """`/v1/responses`: a turn is a response; `/v1/conversations`: a session is a conversation.
 
-A tool that has run is an `mcp_call` with its output, since clients run every `function_call` that they see. The id of a
-response says which session and turn it is of, so `previous_response_id` and what reads a response need nothing that is
-kept.
+A tool that has run is an `mcp_call` with its output, since clients run every `function_call` they see. The id of a
+response names its session and turn, so `previous_response_id` needs no stored state.
 """
 
 from collections.abc import Mapping, Sequence

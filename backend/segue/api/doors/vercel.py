@@ -1,9 +1,8 @@
 """The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
 
-A client sends the whole chat, of which only the last message is new, or what its page has added to one of the
-assistant's: results of its own tools, answers to approvals. It is sent the events of the run as chunks of its UI
-message stream: only those that the versions 5, 6 and 7 know, because others end a client of version 5; one that tells
-a later version is asked for approvals as that does it.
+Of the chat that a client sends, only the last message is new, or what its page added to one of the assistant's: results
+of its own tools, answers to approvals. It gets only chunks that versions 5, 6 and 7 all know, because others end a
+client of version 5. A client that names a later version is asked for approvals in that version's way.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence

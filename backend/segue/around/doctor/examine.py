@@ -1,7 +1,5 @@
 """Examines the whole service, or one session: for `segue doctor`, which opens what it needs, and for GET /ops/doctor.
-
-`examine_stores` and `examine_session` look at the stores and at a session; the turns, the models, the MCP servers, the
-disk and the settings are looked at here, each by itself, so that one that is down does not hide the others.
+Each part is looked at by itself, so that one that is down does not hide the others.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here;
-and clients of both for a command or the doctor.
+"""PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here.
 
-Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing, and
-the libraries of the stores for clients of them.
+Runs with the standard library alone: embedded servers and the libraries of the stores are imported only if needed.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
 """Answers of the offline model: it picks a tool by its words, takes ids from earlier results, and offers a next step.
-
-It says a list as a numbered list, a text as it is, a failure with its reason. Pure and deterministic; the words are in
-`vocabulary.py`.
+It numbers a list, quotes a text as it is, and gives the reason of a failure. Pure and deterministic.
 """
 
 import re

@@ -1,7 +1,5 @@
-"""Extracts facts about the user from what they said in a turn, after the turn has been answered.
-
-Owns `turns.facts_due_at`: set when a message with a cue is accepted, cleared in the transaction that stores its facts,
-so a fact survives the loss of Redis and of the process. The model only proposes; only what the user said is stored.
+"""Extracts facts about the user from what they said in a turn, after its answer; only what they said is stored. Owns
+`turns.facts_due_at`: set with a message that has a cue, cleared with its facts, so a fact survives any crash.
 """
 
 from collections import defaultdict
@@ -40,9 +38,7 @@ GIVE_UP = timedelta(days=1)
 
 
 class FactUpkeep(Watch):
-    """Marks facts as used and embeds those that have no embedding, off the way of every message. Marks that were not
-    written when the process stops are lost: they only rank.
-    """
+    """Marks facts as used, embeds those that have no embedding. Marks lost at a stop do no harm: they only rank."""
 
     def __init__(self, database: Database, long_term: LongTermMemory, clock: Clock, *, interval_s: float) -> None:
         super().__init__("upkeep of facts", self._work, every_s=interval_s, log_failed="afterwards_failed")
