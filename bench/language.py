@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any, Final, Literal
 
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.question import Question, question_in, question_of
+from segue.plans.asked_words import Question, question_in, question_of
 
 PASSES: Final = 5
 

@@ -25,7 +25,7 @@ from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import READING_CONNECTIONS, WRITING_CONNECTIONS, Database
 from segue.db.postgres_server import StoreClock, is_newest
-from segue.db.redis import Cache, Rates
+from segue.db.redis_keys import Cache, Rates
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock

@@ -10,8 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from segue.db.redis import Streams
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import Streams
 from segue.events.user_feed import GAP, UserFeeds
 from tests.support.facts import fact, notes
 from tests.support.identity import new_key, speaking

@@ -26,9 +26,9 @@ from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
+from segue.plans.asked_words import is_about, is_value, names_action, offer_in
 from segue.plans.mandates import Terms, give, mandates_for, use_of
 from segue.plans.policy import Ruling, gives_leave
-from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
 from segue.tools.results import load_results, recent_references
 

@@ -21,7 +21,7 @@ from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import UserRequest, question_of_step
 from segue.domain.visible import visible
 from segue.language.shown_call import CallView, code, plain, quoted, translate
-from segue.plans.question import tool_words
+from segue.plans.asked_words import tool_words
 from segue.plans.store import StoredPlan
 from segue.plans.value_origins import not_from_user
 from segue.tools.results import load_results

@@ -17,7 +17,7 @@ from segue.agent import prompts
 from segue.agent.state import TurnContext, TurnState
 from segue.agent.tool_choice import FIND_TOOLS
 from segue.agent.turn_calls import TurnCalls, mark_refused
-from segue.db.redis import plan_cache_key, plans_of_owner_key
+from segue.db.redis_keys import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
 from segue.domain.session import RequestedCall

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import Asked, Loaded, Statements
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain import session
 from segue.domain.approval_rule import ApprovalRule
 from segue.domain.errors import AppError

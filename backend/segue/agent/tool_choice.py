@@ -27,7 +27,7 @@ from segue.memory.history_window import CountTokens
 from segue.memory.long_term import Embeddings, fused
 from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
 from segue.models.untrusted import clipped
-from segue.plans.question import english_words, tool_words
+from segue.plans.asked_words import english_words, tool_words
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked

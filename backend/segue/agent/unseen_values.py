@@ -21,7 +21,7 @@ from segue.language.lexicon import kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.question import tool_words
+from segue.plans.asked_words import tool_words
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 

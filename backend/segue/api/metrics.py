@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from segue import __version__
 from segue.db.engine import Database
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
 from segue.db.rows import unreadable_reads
 from segue.domain import telemetry
 from segue.domain.errors import AppError

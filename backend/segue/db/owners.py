@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db import models
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, audit, memories, metadata, receipts, sessions, turns
-from segue.db.redis import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
+from segue.db.redis_keys import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20

@@ -11,7 +11,7 @@ from redis.asyncio.connection import parse_url
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from segue.db.redis_server import watched_by_sentinels
+from segue.db.redis_connection import watched_by_sentinels
 
 TAKEN: Final = {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
 OF_LIBPQ: Final = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "sslnegotiation", "options"})

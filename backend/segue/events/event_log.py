@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
 
-from segue.db.redis import Batch, Streams
+from segue.db.redis_keys import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.events import ArgumentsAdded, CallEnded, Event, ReasoningAdded, TextAdded
 from segue.domain.session import EPOCHS, TurnAnswer, TurnKey

@@ -12,7 +12,7 @@ from typing import Literal, Self
 
 import orjson
 
-from segue.db.redis import Streams
+from segue.db.redis_keys import Streams
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.session import Memory, Session, TurnAnswer, TurnKey

@@ -15,7 +15,7 @@ from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
 from segue.language.utterance import is_unspaced, words_of
 from segue.mcp.mcp_config import Unannotated
-from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
+from segue.plans.asked_words import ACTIONS, ANY_ACTION, ActionWords
 
 NameSet = frozenset[str]
 

@@ -28,8 +28,8 @@ from segue.log import log
 from segue.mcp.budget import Budget, McpServerGone
 from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.offers import Offers, Returned
 from segue.mcp.questions import Questions
+from segue.mcp.resources_and_prompts import Offers, Returned
 from segue.mcp.server_connection import is_alive, list_tools, must_listen, open_client
 from segue.mcp.status import STDERR_SHOWN, LeftOut, McpServerStatus
 from segue.mcp.stdio import Stderr

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from segue.db.redis import Cache, short_term_memory_key
+from segue.db.redis_keys import Cache, short_term_memory_key
 from segue.db.rows import cached, reader
 from segue.domain.field_types import doc
 from segue.domain.tool import Reference, canonical_args

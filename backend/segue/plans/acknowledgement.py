@@ -24,7 +24,7 @@ from segue.language.lexicon import (
     words_of_kinds,
 )
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
-from segue.plans.question import BESIDE, Question, is_value, kind_beside
+from segue.plans.asked_words import BESIDE, Question, is_value, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
-from segue.db.redis import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
+from segue.db.redis_keys import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
-from segue.db.redis import SCRIPTS, Cache, Rates, turn_places_key
+from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge

@@ -18,7 +18,7 @@ from segue.db.rows import readable, reader
 from segue.domain.errors import existing
 from segue.domain.session import EPOCHS, NO_OPTIONS, TurnKey, TurnOptions
 from segue.domain.tool import RememberFor, ToolChoice
-from segue.memory.facts import has_facts
+from segue.memory.fact_store import has_facts
 from segue.plans.store import is_open, just_expired
 from segue.tools.tool_health import ToolHealth, ToolHold
 from segue.tools.tool_states import all_holds, read_holds, read_states, states_of

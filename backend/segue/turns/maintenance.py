@@ -23,10 +23,10 @@ from segue.tools.tool_states import drop_old_changes
 from segue.turns import queries, terminations
 from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end
-from segue.turns.scheduler import TurnWorker
 from segue.turns.turn_deps import TurnDeps
+from segue.turns.worker import TurnWorker
 from segue.users.audit import drop_old_acts
-from segue.users.usage_ledger import drop_old_usage
+from segue.users.usage_caps import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50

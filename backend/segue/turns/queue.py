@@ -12,8 +12,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from segue.db.redis import QUEUE_CONNECTIONS
-from segue.db.redis_server import LOST, OPERATION_TIMEOUT_S, RedisServer, connections
+from segue.db.redis_connection import LOST, OPERATION_TIMEOUT_S, RedisServer, connections
+from segue.db.redis_keys import QUEUE_CONNECTIONS
 
 KEY = "segue:queue"
 LISTEN_S = 5

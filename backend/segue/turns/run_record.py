@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import turns
-from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
+from segue.db.redis_keys import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
 from segue.domain import events, session, telemetry, turn_errors
 from segue.domain.errors import AppError

@@ -13,7 +13,7 @@ from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice import ToolChooser, ToolNeeds
 from segue.db.engine import Database
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain.errors import Unreadable
 from segue.domain.ids import local_time
 from segue.domain.plan import Plan

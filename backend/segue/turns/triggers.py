@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import brought
 from segue.db.engine import Database
 from segue.db.models import triggers
-from segue.db.redis import Rates
+from segue.db.redis_keys import Rates
 from segue.db.rows import came_before, newest_first
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound, existing

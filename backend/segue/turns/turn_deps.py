@@ -8,7 +8,7 @@ from segue.agent.agent_settings import AgentSettings
 from segue.agent.graph import Graph
 from segue.agent.tool_choice import CountToolTokens, ToolSearch
 from segue.db.engine import Database
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain.agent import DEFAULT_AGENT, Agent
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock

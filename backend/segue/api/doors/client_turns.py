@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile
 from segue.api.chat import ClientRequest
-from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, say, with_agent
-from segue.db.redis import turn_heard_key
+from segue.api.doors.every_door import NameTaken, agent_of, find_session, make_session, say, with_agent
+from segue.db.redis_keys import turn_heard_key
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
 from segue.history.fork_and_import import Said
 from segue.memory.history import final_messages

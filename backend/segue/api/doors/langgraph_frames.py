@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from segue.api.doors.clients import interrupt_id, plan_asked
+from segue.api.doors.every_door import interrupt_id, plan_asked
 from segue.api.schemas import Json
 from segue.domain.errors import InvalidRequest
 from segue.domain.plan import Plan

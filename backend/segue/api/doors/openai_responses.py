@@ -19,7 +19,7 @@ from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
+from segue.api.doors.every_door import DoorClientDep, known_session, turn_headers
 from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems

@@ -22,7 +22,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.ids import Clock, utc_now
 from segue.domain.telemetry import unobserved, untraced
-from segue.history.operations import TurnFilter, list_any, with_activity
+from segue.history.operator_turns import TurnFilter, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from segue.db.engine import Database, Pooler
-    from segue.db.redis import Cache, Streams
-    from segue.db.redis_server import RedisServer
+    from segue.db.redis_connection import RedisServer
+    from segue.db.redis_keys import Cache, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def open_clients(
 ) -> OpenStores:
     """Returns clients of few connections, which connect when used; the stack closes them. `options`: see Database."""
     from segue.db.engine import Database  # noqa: PLC0415 (see above)
-    from segue.db.redis import Cache, Streams  # noqa: PLC0415 (the same)
-    from segue.db.redis_server import RedisServer  # noqa: PLC0415 (the same)
+    from segue.db.redis_connection import RedisServer  # noqa: PLC0415 (the same)
+    from segue.db.redis_keys import Cache, Streams  # noqa: PLC0415 (the same)
 
     redis = RedisServer(urls.redis_url)
     database = Database(urls.database_url, pooler=pooler, writing=writing, reading=reading, options=options)

@@ -20,7 +20,7 @@ from segue.around.offline.fill_arguments import Request, arguments_for, facts_in
 from segue.domain.session import READ_ATTACHMENT
 from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
 from segue.plans.acknowledgement import classify
-from segue.plans.question import asked_in
+from segue.plans.asked_words import asked_in
 
 LONGEST_READ = 1_000  # characters of each message
 MAX_SHOWN_ITEMS = 10

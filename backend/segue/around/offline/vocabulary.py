@@ -16,7 +16,7 @@ from segue.language.lexicon import load_toml
 from segue.language.utterance import fold
 from segue.models.untrusted import unfenced
 from segue.plans.acknowledgement import conversation_language
-from segue.plans.question import ACTIONS
+from segue.plans.asked_words import ACTIONS
 from segue.tools.summaries import identifiers
 
 URL = re.compile(r"https?://[^\s\"'<>）」»]+")

@@ -20,9 +20,9 @@ from segue.db.rows import claim_row, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.log import log
-from segue.memory import facts, history
+from segue.memory import fact_store, history
 from segue.memory.fact_cues import days_meant, is_said, with_dates
-from segue.memory.facts import FactSource
+from segue.memory.fact_store import FactSource
 from segue.memory.long_term import LongTermMemory
 from segue.models.chat_model import ChatModel
 from segue.models.reply import FACTS
@@ -54,7 +54,7 @@ class FactUpkeep(Watch):
     async def _work(self) -> None:
         used, self._used = self._used, defaultdict(set)
         for owner, memory_ids in used.items():
-            await self._database.write(facts.mark_used, owner, sorted(memory_ids), now=self._clock())
+            await self._database.write(fact_store.mark_used, owner, sorted(memory_ids), now=self._clock())
         await self._long_term.embed_missing()
 
 

@@ -19,7 +19,7 @@ import httpx2
 import orjson
 
 from segue.db.engine import Database
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, WebhookOutcome, WebhookTried
 from segue.events import outbox

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Row, Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.db.rows import cached, oldest_first, readable, reader
 from segue.domain.errors import existing
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc

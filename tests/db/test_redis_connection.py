@@ -8,8 +8,8 @@ from pathlib import Path
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from segue.db.redis import Batch, Cache, Rates, Streams
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import Batch, Cache, Rates, Streams
 from segue.domain.session import TurnKey
 from segue.turns.queue import TurnQueue
 from tests.support.logs import until
