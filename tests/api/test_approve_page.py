@@ -132,6 +132,17 @@ async def test_the_page_is_open_runs_nothing_and_shows_a_hostile_call_to_the_let
     assert (await desk.service.http.head(links["sara"])).status_code == 200
 
 
+async def test_a_decision_that_cannot_be_taken_now_says_so_on_the_page_and_can_be_taken_later(desk: Desk) -> None:
+    form = {"decision": "reject", "sure": "yes"}
+    assert (await desk.root.http.put("/ops/users/carl/limits", json={"turns_per_minute": 1})).status_code == 200
+    _, links = await desk.asks()
+    refused = await desk.presses(links["sara"], **form)
+    assert (refused.status_code, refused.headers["content-type"]) == (429, "text/html; charset=utf-8")
+    assert "Nothing was done: " in refused.text
+    await desk.root.http.delete("/ops/users/carl/limits")
+    assert (await desk.presses(links["sara"], **form)).status_code == 200
+
+
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize(("message", "said"), ASKS.items())
 async def test_the_page_is_in_the_language_of_the_question(desk: Desk, message: str, said: str) -> None:

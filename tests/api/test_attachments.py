@@ -12,6 +12,7 @@ from segue.agent.prompts import ATTACHED
 from segue.config import Settings
 from segue.domain.ids import new_id, utc_now
 from tests.support.files import PNG, pdf
+from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
@@ -129,7 +130,7 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
         [reference] = [each["content"] for each in await client.messages(session) if each["role"] == "tool"]
         return calls(("get_tool_result", {"tool_call_id": reference["tool_call_id"], "offset": 10_000, "limit": 500}))
 
-    provider.will(as_known, says("More lines."), says("Still there."), says("Read anew."))
+    provider.will(as_known, says("More lines."), says("Still there."), says("Read anew."), says("Gone."))
     answer = await client.chat(session, "What comes later?", attachments=[attachment, attachment])
     [call] = answer["tool_calls"]
     assert (call["tool_name"], call["args"], call["status"]) == (
@@ -165,6 +166,34 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     deleted = await client.http.get(f"/sessions/{session}/tool-results/{call['tool_call_id']}")
     assert code(deleted) == (410, "tool_result_expired")
     assert (await client.messages(session))[0] == history[0]
+    await client.chat(session, "What did it say?")
+    assert "This file has been deleted." in str(provider.requests[-1])
+    assert "line 0" not in str(provider.requests[-1])
+    assert "line 0" not in (await client.http.get("/me/export")).text
+
+
+async def test_a_file_that_is_deleted_after_its_turn_began_is_not_read_and_nothing_of_it_is_stored(
+    settings: Settings, provider: Provider
+) -> None:
+    asked, deleted = asyncio.Event(), asyncio.Event()
+
+    async def plans_nothing(_: dict[str, Any]) -> Any:
+        asked.set()
+        await deleted.wait()
+        return planned([])
+
+    provider.will(plans_nothing, says("It is gone."))
+    async with running(settings.model_copy(update={"planning": "always"})) as client:
+        session = await client.new_session()
+        attachment = await uploaded(client, session, LONG, "notes.txt")
+        turn = asyncio.create_task(client.chat(session, "Sum it up", attachments=[attachment]))
+        await asked.wait()
+        assert (await client.http.delete(f"/sessions/{session}/attachments/{attachment}")).status_code == 204
+        deleted.set()
+        [call] = (await turn)["tool_calls"]
+        assert (call["status"], call["error"]) == ("failed", "This file has been deleted.")
+        assert "line 0" not in (await client.http.get("/me/export")).text
+    assert "line 0" not in str(provider.requests[-1])
 
 
 async def test_an_image_goes_to_a_model_that_takes_it_and_words_to_any_other(

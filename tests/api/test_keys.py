@@ -88,15 +88,26 @@ async def test_a_key_made_over_http_works_until_it_is_revoked_and_its_secret_is_
     ]
 
 
-async def test_a_key_is_listed_with_its_groups_and_roles_and_rotated_with_them(guarded: Settings, root: Client) -> None:
+async def test_a_key_is_rotated_with_its_groups_and_roles_and_only_by_one_that_has_them(
+    guarded: Settings, root: Client
+) -> None:
     await new_key(guarded, "ada", groups=["staff", "staff"], roles=["approver"])
     [ada] = [key for key in (await root.get("/ops/keys"))["items"] if key["user"] == "ada"]
     assert (ada["groups"], ada["roles"]) == (["staff"], ["approver"])
-    refused = await root.http.post(f"/ops/keys/{ada['id']}/rotate")
-    assert (refused.status_code, refused.json()["code"]) == (403, "beyond_own_scopes")
-    async with speaking(root, await new_key(guarded, "root", ["ops", "ops:content"], roles=["approver"])) as approver:
-        made_like_it = (await approver.http.post(f"/ops/keys/{ada['id']}/rotate")).json()
-    assert [made_like_it["key"][name] for name in ("groups", "roles")] == [["staff"], ["approver"]]
+    may: list[tuple[dict[str, list[str]], int]] = [
+        ({}, 403),
+        ({"groups": ["staff"]}, 403),
+        ({"roles": ["approver"]}, 403),  # a group approves as a role does
+        ({"groups": ["staff"], "roles": ["approver"]}, 201),
+    ]
+    for has, status in may:
+        async with speaking(root, await new_key(guarded, "root", ["ops", "ops:content"], **has)) as operator:
+            answer = await operator.http.post(f"/ops/keys/{ada['id']}/rotate")
+        assert (answer.status_code, answer.json().get("code")) == (
+            status,
+            "beyond_own_scopes" if status == 403 else None,
+        )
+    assert [answer.json()["key"][name] for name in ("groups", "roles")] == [["staff"], ["approver"]]
 
 
 async def test_a_rotated_key_works_beside_the_new_one_until_the_overlap_is_over(

@@ -42,6 +42,14 @@ async def test_an_unknown_path_is_a_problem_that_points_to_the_docs(client: Clie
     assert "/docs" in assert_problem(await client.http.get("/nowhere"), 404, "not_found")
 
 
+async def test_no_cache_keeps_an_answer_of_the_api_and_no_browser_guesses_what_it_is(client: Client) -> None:
+    session = await client.new_session()
+    for path in ("/me", f"/sessions/{session}/messages", f"/sessions/{MISSING}", "/metrics", "/nowhere", "/assets/x"):
+        headers = (await client.http.get(path)).headers
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff"), path
+        assert headers["referrer-policy"] == "no-referrer"
+
+
 async def test_an_unknown_session_is_named_as_what_is_missing(client: Client) -> None:
     assert_problem(await client.http.get(f"/sessions/{MISSING}"), 404, "session_not_found")
 

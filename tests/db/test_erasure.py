@@ -112,6 +112,24 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
         assert await keys_with(stores, word) == set()
 
 
+async def test_what_comes_with_a_key_that_processes_still_know_is_erased_too(
+    service: Client, settings: Settings, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.users.api_keys.CHECK_EVERY_S", 1.5)
+    async with (
+        speaking(service, await new_key(settings, "root", ["ops"])) as root,
+        speaking(service, await new_key(settings, "ada")) as ada,
+    ):
+        await ada.new_session()
+        erasing = asyncio.create_task(root.http.delete("/ops/users/ada?confirm=ada"))
+        fact = {"content": CANARY, "kind": "fact"}
+        while (answer := await ada.http.post("/memories", json=fact)).status_code == 201:
+            pass
+        assert answer.status_code == 401
+        assert (await erasing).status_code == 200
+    assert await rows_with(stores, CANARY) == set()
+
+
 OF_NOBODY_THERE = """
 INSERT INTO schedules (id, owner, agent, groups, message, status, created_at, time_zone, missed, overlap, retries,
     made_by, starts_at)
@@ -156,7 +174,8 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         )
         await stores.database.execute(
             "INSERT INTO webhook_events (id, session_id, type, data, created_at, due_at)"
-            " SELECT id, id, 'turn.completed', '{}', now(), now() FROM sessions WHERE owner = 'ada*'"
+            " SELECT id, id, 'turn.completed', '{}'::jsonb, now(), now() FROM sessions WHERE owner = 'ada*' UNION ALL"
+            " SELECT 'evt_man', NULL, 'mandate.given', '{\"user\": \"ada*\"}', now(), now()"
         )
         await stores.database.execute(
             "INSERT INTO mcp_logins VALUES ('ada*', 'diary', 'login', 1, 'sealed', '', now())"
@@ -173,13 +192,15 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         code, said = await asyncio.to_thread(segue, "erase", "--user", "ada*", "--yes", **urls)
         assert code == 0, said
         told = {line.rpartition("  ")[0]: int(line.rpartition("  ")[2]) for line in said.splitlines()}
-        assert {name: told[name] for name in ("sessions", "turns", "api_keys", "memories", "tool_calls", "plans")} == {
+        assert told == {
+            **told,
             "sessions": 2,
             "turns": 4,
             "api_keys": 1,
             "memories": 1,
             "tool_calls": 10,
             "plans": 2,
+            "webhook_events": 3,
         }
         assert told["messages"] > 4
         assert {*counted.splitlines()} - {"Nothing was removed."} == {

@@ -116,7 +116,26 @@ async def test_a_user_hears_nothing_of_another(settings: Settings) -> None:
     assert [each.event["session_id"] for each in heard] == sessions
 
 
-async def test_a_position_that_is_gone_begins_with_a_gap_and_a_stream_ends_so_that_its_key_is_read_again(
+async def test_a_feed_ends_with_the_key_that_opened_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segue.users.api_keys.CHECK_EVERY_S", 0)
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    async with (
+        running(guarded) as service,
+        speaking(service, await new_key(guarded, "root", ["ops"])) as root,
+        speaking(service, await new_key(guarded, "ada")) as laptop,
+    ):
+        [leaked] = [key["id"] for key in (await root.get("/ops/keys", user="ada"))["items"]]
+        async with speaking(service, await new_key(guarded, "ada")) as phone, listening(laptop, FEED) as stream:
+            await stream.next()
+            heard = await phone.new_session(), await stream.next()
+            assert (await root.http.delete(f"/ops/keys/{leaked}")).status_code == 204
+            await phone.new_session()
+            with pytest.raises(StopAsyncIteration):
+                await stream.next()
+    assert heard[1].event["session_id"] == heard[0]
+
+
+async def test_a_position_that_is_gone_begins_with_a_gap_and_a_stream_ends_after_a_while(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segue.events.user_feed.LASTS_S", 0)

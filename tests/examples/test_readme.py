@@ -215,6 +215,11 @@ def test_every_link_of_a_page_to_a_file_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_empty_line_cuts_a_table_of_a_page_in_two(page: Path) -> None:
+    assert re.findall(r"^\|.*\n\n(\|.*)\n(?!\|[-:| ]+\|$)", page.read_text("utf-8"), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.py|\.toml|\.sh|\.md|\.json))`", page.read_text("utf-8"))
     missing = {name for name in named if not any((base / name).exists() for base in NAMED_FROM)}

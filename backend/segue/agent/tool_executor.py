@@ -47,6 +47,7 @@ MAX_WAIT_S: Final = 30.0  # for a call that has not answered and has taken no ef
 
 Offer = Callable[[AsyncConnection, TurnCalls, ReadyCall, ToolAsks], Awaitable[None]]
 WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
+CheckOutcomes = Callable[[AsyncConnection, Sequence[SettledCall]], Awaitable[Sequence[SettledCall]]]
 StoredEnd = tuple[ToolCall, Reference, str]  # a call, its reference, and the id of the tool's message
 
 
@@ -123,12 +124,17 @@ def _asking(
     return asking
 
 
-async def record_known(turn: TurnCalls, calls: Sequence[SettledCall]) -> None:
-    """Stores calls with outcomes known before they start, in one transaction, and shows them to the model."""
+async def record_known(turn: TurnCalls, calls: Sequence[SettledCall], check: CheckOutcomes | None = None) -> None:
+    """Stores calls with outcomes known before they start, in one transaction, and shows them to the model. `check`
+    returns the calls with what their outcomes are by then.
+    """
     ends: list[StoredEnd] = []
     requests = [call.request for call in calls]
 
     async def end_all(connection: AsyncConnection) -> None:
+        nonlocal calls
+        if check is not None:
+            calls = await check(connection, calls)
         ends.extend([await _store_end(connection, turn.context, call.request, call.outcome) for call in calls])
 
     await record_start(turn, "", requests, also=end_all)

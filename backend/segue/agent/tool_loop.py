@@ -11,6 +11,7 @@ from typing import cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts
 from segue.agent.agreed_calls import agreement_in
@@ -35,6 +36,7 @@ from segue.models.refusals import gave_no_answer
 from segue.models.reply import ModelCall, Reply
 from segue.plans.policy import WEB_SEARCH, SearchDecision, gives_leave, web_query, without_forbidden
 from segue.plans.store import version_to_come
+from segue.tools.attachment_store import GONE, kept_files
 from segue.tools.availability import ToolGuard
 from segue.tools.run import CallOutcome
 
@@ -103,8 +105,14 @@ async def _show_attachments(turn: TurnCalls, attachments: Mapping[str, CallOutco
         if each not in read
     ]
     if calls:
-        await record_known(turn, calls)
+        await record_known(turn, calls, _without_deleted)
     turn.show_images()
+
+
+async def _without_deleted(connection: AsyncConnection, calls: Sequence[SettledCall]) -> list[SettledCall]:
+    """The files were read when the turn began, and may have been deleted since."""
+    kept = await kept_files(connection, [call.request.args["attachment_id"] for call in calls])
+    return [call if call.request.args["attachment_id"] in kept else replace(call, outcome=GONE) for call in calls]
 
 
 async def _search_first(turn: TurnCalls) -> SearchDecision:

@@ -42,10 +42,7 @@ _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).
 _HEADERS: Final = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "X-Robots-Tag": "noindex",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
 }
 
 router = APIRouter(include_in_schema=False)
@@ -94,7 +91,7 @@ async def _decide(
         decided = await services.turns.decide_approval(by, link.plan_id, button, origin=origin)
     except AppError as error:
         if (over := _OVER.get(error.code)) is None:
-            raise
+            return page("en", f"Nothing was done: {error.detail}", status=error.status)
         return page(language, translate(over, language), status=410)
     if button.decision == "reject":
         return page(language, translate("cancelled", language))

@@ -5,7 +5,7 @@ import binascii
 import hashlib
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -20,6 +20,8 @@ from segue.api.schemas import Page, PagingDep, id_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.log import log
+from segue.memory import short_term
+from segue.memory.history import replace_result
 from segue.memory.session_store import check_session
 from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED, WORDS
@@ -95,11 +97,8 @@ async def get_attachment(
     """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
     file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
-    headers = {
-        "Content-Disposition": f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}",
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "sandbox; default-src 'none'",
-    }
+    named = f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}"
+    headers = {"Content-Disposition": named, "Content-Security-Policy": "sandbox; default-src 'none'"}
     return Response(content, media_type=file.media_type, headers=headers)
 
 
@@ -108,7 +107,10 @@ async def delete_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> None:
     """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
-    await services.database.transact(attachment_store.delete_attachment, caller, session_id, attachment_id)
+    async with services.database.transaction() as connection:
+        for left in await attachment_store.delete_attachment(connection, caller, session_id, attachment_id):
+            await replace_result(connection, left.tool_call_id, asdict(left))
+    await short_term.forget(services.cache, session_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from segue.api.deps import Caller, Services, ServicesDep, SessionId, TurnId, router_of
+from segue.api.middleware import identify
+from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry, end_of
 from segue.language.lexicon import load_toml
@@ -166,11 +168,22 @@ FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
     responses={200: {"description": "The events, as they come", "content": FEED_EVENTS}},
 )
 async def follow_events(
-    services: ServicesDep, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
+    request: Request, services: ServicesDep, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
 ) -> Response:
     """Follows what happens in all of the caller's sessions. A stream begins with `replay_gap`, unless it goes on
     after a position that is still known: read the lists then. It ends after a quarter of an
     hour; ask again with the last id.
     """
     position = after if last_event_id is None else last_event_id
-    return EventStream(framed(services.feeds.follow(caller, after=position)))
+    return EventStream(framed(_while_let_in(request, services.feeds.follow(caller, after=position))))
+
+
+async def _while_let_in(request: Request, parts: AsyncGenerator[Sequence[Entry]]) -> AsyncGenerator[Sequence[Entry]]:
+    """Ends at the first event after the key or token was revoked or expired."""
+    async with aclosing(parts):
+        async for entries in parts:
+            try:
+                await identify(request)
+            except AppError:
+                return
+            yield entries

@@ -69,7 +69,10 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__})
+                headers = MutableHeaders(scope=message)
+                headers.update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__})
+                headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"})
+                headers.setdefault("Cache-Control", "no-store")  # no cache knows that X-API-Key is a credential
             await send(message)
 
         # A server hands what the lifespan yields to the outermost application only, which may not be ours.
@@ -148,17 +151,16 @@ class Gate:
 
 
 async def _authenticate(request: Request) -> None:
-    services: Services = request.state.services
     try:
-        identity = await _identify(services, request)
+        identity = await identify(request)
     except Unauthorized as error:
         log.info("unauthorized", reason=error.reason)
         raise
-    await services.limiter.request(identity.user)
+    await request.state.services.limiter.request(identity.user)
     request.state.identity = identity
 
 
-async def _identify(services: Services, request: Request) -> Identity:
+async def identify(request: Request) -> Identity:
     """Returns the caller, by the key or token in the headers. A client that sends none may have a token in the address
     of a turn's events. Raises Unauthorized, also if two headers differ.
     """
@@ -168,6 +170,7 @@ async def _identify(services: Services, request: Request) -> Identity:
     if len(given) > 1:
         raise Unauthorized("headers_disagree")
     credential = given.pop() if given else None
+    services: Services = request.state.services
     try:
         return await services.authenticator.identify(credential)
     except Unauthorized:

@@ -30,7 +30,6 @@ _POLICY = (
 )
 # Swagger UI sets style attributes, and has pictures in its style sheet.
 _POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept-Encoding"}
 _METHODS = ["GET", "HEAD"]  # the server leaves out the body of an answer to HEAD
 _PAGES = ("Page_", "PageAround_")
 _SCHEMAS = "#/components/schemas/"
@@ -65,7 +64,7 @@ def _page(request: Request, name: str, policy: str) -> Response:
 
 def _answer(request: Request, name: str, headers: dict[str, str]) -> Response:
     body, tag = _files(FOLDER)[name]
-    headers = {**_HEADERS, **headers, "ETag": tag}
+    headers = {"Vary": "Accept-Encoding", **headers, "ETag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):

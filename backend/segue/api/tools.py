@@ -299,11 +299,7 @@ async def get_tool_result(
 def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
     """A tool chose the media type: a browser must neither guess another nor open it as a page of ours."""
     name = f"{call.tool_call_id}-{number}{mimetypes.guess_extension(part.media_type) or ''}"
-    headers = {
-        "Content-Disposition": f'attachment; filename="{name}"',
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "sandbox",
-    }
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Security-Policy": "sandbox"}
     return Response(part.content(), media_type=part.media_type, headers=headers)
 
 

@@ -1,12 +1,11 @@
 """Routes for operators: users, their limits and data, API keys. Only the answer that makes a key has a secret."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
 
-from fastapi import Depends, Path, Query, Response
+from fastapi import Depends, Path, Query
 from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
 
@@ -83,11 +82,11 @@ async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *,
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
-async def create_api_key(body: KeyToMake, response: Response, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
+async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
     """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
     only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
     """
-    _refuse_more_than(ops, body.user, body.scopes)
+    _refuse_more_than(ops, Identity(body.user, frozenset(body.scopes)))
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         raise InvalidRequest("`expires_at` has to be later than now.")
@@ -96,12 +95,12 @@ async def create_api_key(body: KeyToMake, response: Response, services: Services
         made = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
         details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
         await record_act(connection, ops, "create_key", details=details)
-    return _shown_new(made, now, response)
+    return _shown_new(made, now)
 
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_ROTATE)
 async def rotate_api_key(
-    key_id: KeyId, response: Response, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
+    key_id: KeyId, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:
     """Makes an API key like one that works, which ends after a while. What may be made is as for a new one. For the
     scope `ops`, with AUTH=api_key.
@@ -109,12 +108,12 @@ async def rotate_api_key(
     now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        _refuse_more_than(ops, old.owner, old.scopes, old.roles)
+        _refuse_more_than(ops, old.identity)
         made = await rotate_key(connection, old, overlap=overlap, now=now)
         details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
         await record_act(connection, ops, "rotate_key", details=details)
     keys.forget(key_id)
-    return _shown_new(made, now, response)
+    return _shown_new(made, now)
 
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
@@ -129,9 +128,11 @@ async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, op
     keys.forget(key_id)
 
 
-def _refuse_more_than(identity: Identity, user: str, scopes: Sequence[str], roles: Sequence[str] = ()) -> None:
-    needed = {*scopes} if user == identity.user else {*scopes, "ops:content"}
-    if missing := [*sorted(needed - identity.scopes), *sorted({*roles} - identity.roles)]:
+def _refuse_more_than(own: Identity, other: Identity) -> None:
+    """Groups count too: they decide on approvals, which operators do not."""
+    scopes = other.scopes if other.user == own.user else other.scopes | {"ops:content"}
+    lacks = (scopes - own.scopes, other.groups - own.groups, other.roles - own.roles)
+    if missing := [name for names in lacks for name in sorted(names)]:
         detail = f"Your key lacks {', '.join(missing)}: it can make no key that may do more than it may itself."
         raise AppError("beyond_own_scopes", status=403, title="More than your own scopes", detail=detail)
 
@@ -140,8 +141,7 @@ def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
     return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in _OF_KEY})
 
 
-def _shown_new(made: NewKey, now: datetime, response: Response) -> OpsNewKey:
-    response.headers["Cache-Control"] = "no-store"
+def _shown_new(made: NewKey, now: datetime) -> OpsNewKey:
     return OpsNewKey(_shown_key(made.key, now), made.secret)
 
 

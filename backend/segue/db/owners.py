@@ -26,6 +26,7 @@ from segue.domain.field_types import doc
 SESSIONS_AT_ONCE = 20
 LOOK_AGAIN_S = 0.5
 MAX_RACES = 10
+KEYS_KNOWN_S = 2.0  # after a key is deleted: the second for which a process knows it, and one for what it let in
 ADOPTED = "adopt_user"
 
 OF_USERS = tuple(
@@ -40,6 +41,12 @@ LEFT_OUT = ("digest", "sealed", "search")
 # SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
 ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {models.tool_results: 1, models.attachments: 1}
 TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
+_EVENTS = models.webhook_events
+# Whose a row is that no session takes with it: an event of a mandate for all of them only names its user.
+_OWNED = (
+    *((table, table.c.owner) for table in TABLES_OF_OWNERS),
+    (_EVENTS, sa.case((_EVENTS.c.session_id.is_(None), _EVENTS.c.data["user"].astext))),
+)
 
 Moved = tuple[str, int, int]  # the table, rows that were moved, rows that were left out
 Ids = Collection[str] | sa.Select[tuple[str]]
@@ -166,10 +173,19 @@ class ErasedRows:
 
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
-    """Deletes API keys first, so that no new request comes; then sessions, in batches within a statement's time limit.
-    A process that runs a turn of the user stops it when it finds the row deleted.
+    """Deletes all, and then what came with an API key that a process still knew. A process that runs a turn of the user
+    stops it when it finds the row deleted.
     """
     rows: Counter[str] = Counter()
+    deleted = await _erase(database, owner, rows)
+    if rows[models.api_keys.name]:
+        await asyncio.sleep(KEYS_KNOWN_S)
+        deleted |= await _erase(database, owner, rows)
+    return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
+
+
+async def _erase(database: Database, owner: str, rows: Counter[str]) -> set[str]:
+    """Deletes API keys first, then sessions in batches within a statement's time limit. Counts rows, returns ids."""
     await _delete_owned(database, owner, rows)
     deleted: set[str] = set()
     while True:
@@ -184,20 +200,20 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
             rows.update(await _count(connection, tables_of(batch)))
             await connection.execute(sa.delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
-    return ErasedRows(dict(rows), await cache.delete_where(lambda key: _is_of(key, owner, deleted)))
+    return deleted
 
 
 async def has_rows(database: Database, owner: str) -> bool:
-    theirs = (sa.exists().where(table.c.owner == owner) for table in (sessions, *TABLES_OF_OWNERS))
+    theirs = (sa.exists().where(whose == owner) for _, whose in ((sessions, sessions.c.owner), *_OWNED))
     return bool(await database.read(AsyncConnection.scalar, sa.select(sa.or_(*theirs))))
 
 
 async def count_user(database: Database, owner: str) -> dict[str, int]:
     """Returns how many rows a user has, by table. Each is counted for itself, within a statement's time limit."""
-    rows: dict[str, int] = {}
+    rows: Counter[str] = Counter()
     mine = sa.select(sessions.c.id).where(sessions.c.owner == owner)
-    for which in (*((table, table.c.owner == owner) for table in TABLES_OF_OWNERS), *tables_of(mine)):
-        rows |= await database.read(_count, [which])
+    for which in (*((table, whose == owner) for table, whose in _OWNED), *tables_of(mine)):
+        rows.update(await database.read(_count, [which]))
     return rows
 
 
@@ -220,9 +236,9 @@ def tables_of(session_ids: Ids) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]
 
 
 async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
-    for table in TABLES_OF_OWNERS:
+    for table, whose in _OWNED:
         async with database.transaction() as connection:
-            removed = await connection.execute(sa.delete(table).where(table.c.owner == owner))
+            removed = await connection.execute(sa.delete(table).where(whose == owner))
         rows[table.name] += removed.rowcount
 
 
@@ -246,8 +262,8 @@ def _is_of(key: str, owner: str, ids: set[str]) -> bool:
 
 async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:
     """Yields the name of a table and a row of it, for every row of the user. Each part is read for itself."""
-    for table in TABLES_OF_OWNERS:
-        async for row in _rows(database, table, table.c.owner == owner):
+    for table, whose in _OWNED:
+        async for row in _rows(database, table, whose == owner):
             yield table.name, row
     async with database.read_only() as connection:
         mine = list((await connection.execute(sa.select(sessions.c.id).where(sessions.c.owner == owner))).scalars())

@@ -19,7 +19,7 @@ from segue.domain.session import Memory, Session, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry
 
-LASTS_S = 900  # then the client comes again, with a key that may have been revoked
+LASTS_S = 900  # then the client comes again
 MAX_UNREAD = 256
 RENEW_EVERY_S = 10
 RETRY_S = 0.25

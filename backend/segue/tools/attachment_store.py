@@ -2,13 +2,13 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 from anyio import CapacityLimiter, to_thread
-from sqlalchemy import Select, bindparam, case, delete, func, insert, select
+from sqlalchemy import Select, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
@@ -17,10 +17,11 @@ from segue.db.rows import OWNER_LOCK, came_before, newest_first, readable, reade
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
+from segue.domain.tool import Reference
 from segue.tools import attachment_texts
 from segue.tools.child_process import LARGE, TooMuch, in_child_process
 from segue.tools.normalize import IMAGES, PDF, BinaryPart, clean_text, payload_of
-from segue.tools.results import StoredResult, payload_of_stored
+from segue.tools.results import StoredResult, payload_of_stored, reference_of
 from segue.tools.run import CallOutcome, failed
 from segue.tools.summaries import summary_line
 from segue.tools.tool_settings import ToolSettings
@@ -103,16 +104,22 @@ async def get_file(
     return Attachment(**{column.name: row[column.name] for column in _LISTED}), row["content"]
 
 
-async def delete_attachment(connection: AsyncConnection, owner: str, session_id: str, attachment_id: str) -> None:
-    """Deletes the file, its text, and results that hold it; messages still name it. Raises NotFound."""
+async def delete_attachment(
+    connection: AsyncConnection, owner: str, session_id: str, attachment_id: str
+) -> list[Reference]:
+    """Deletes the file, its text, and what was read from it. Returns what is left of the calls that read it, for the
+    messages that have their beginning. Raises NotFound.
+    """
     mine = _owned(owner, session_id, attachments.c.id).where(attachments.c.id == attachment_id)
     gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
     if not gone.rowcount:
         raise NotFound("attachment")
     calls = tool_calls.c
     of_file = (calls.tool_name == READ_ATTACHMENT, calls.args["attachment_id"].astext == attachment_id)
-    read = select(calls.id).where(calls.session_id == session_id, *of_file)
-    await connection.execute(delete(tool_results).where(tool_results.c.tool_call_id.in_(read)))
+    read = (calls.session_id == session_id, *of_file)
+    await connection.execute(delete(tool_results).where(tool_results.c.tool_call_id.in_(select(calls.id).where(*read))))
+    emptied = update(tool_calls).where(*read).values(summary=_DELETED, preview="", identifiers=None)
+    return [reference_of(row) for row in await connection.execute(emptied.returning(*calls))]
 
 
 async def attached(
@@ -142,10 +149,17 @@ async def read_attached(
         pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0
         outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
         pages_left -= pages if pages <= pages_left else 0
-    return {each.id: outcomes.get(each.id, _GONE) for each in files}
+    return {each.id: outcomes.get(each.id, GONE) for each in files}
 
 
-_GONE = failed("This file has been deleted.")
+async def kept_files(connection: AsyncConnection, ids: Sequence[str]) -> Collection[str]:
+    """Returns those that are not deleted, and keeps them until the transaction ends."""
+    found = select(attachments.c.id).where(attachments.c.id.in_(ids)).with_for_update(read=True, key_share=True)
+    return (await connection.execute(found)).scalars().all()
+
+
+_DELETED = "This file has been deleted."
+GONE = failed(_DELETED)
 
 
 async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:

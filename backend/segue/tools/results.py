@@ -265,7 +265,7 @@ async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime
 async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
     """Returns references of the calls of a turn that has ended, whose answer is not in the history."""
     unknown = select(tool_calls).where(tool_calls.c.turn_id == turn_id, tool_calls.c.status == "unknown")
-    ended = [_entry(row)[1] for row in await connection.execute(unknown.order_by(*oldest_first(tool_calls)))]
+    ended = [reference_of(row) for row in await connection.execute(unknown.order_by(*oldest_first(tool_calls)))]
     if not ended:
         return []
     answers = select(messages.c.tool_call_id).where(messages.c.turn_id == turn_id)
@@ -337,6 +337,10 @@ _AS_STORED = ("turn_id", "started_at", "duration_ms", "error", "expires_at", "pl
 
 def call_of(row: Row[Any]) -> ToolCall:
     return _entry(row)[0]
+
+
+def reference_of(row: Row[Any]) -> Reference:
+    return _entry(row)[1]
 
 
 def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
