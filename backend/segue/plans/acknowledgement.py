@@ -287,7 +287,7 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.discard("addition")  # `yes, and cancel it`
     if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
         found.remove("understood")  # `ok, I see, do it`
-    if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
+    if kinds[-3:] in (["condition", "no", "repeats"], ["condition", "negator", "repeats"]):
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
         found.add("negator")  # `no, don't send it` in languages with one word for both
