@@ -159,7 +159,7 @@ def question_in(answer: str | None) -> Question | None:
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     words = words_of(offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}")
     beside = frozenset(words_of(answer[-LONGEST_ANSWER:]))
-    return Question(lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things, frozenset(words), beside)
+    return Question(lists.meant(words), _named_by(lists, words).things, frozenset(words), beside)
 
 
 def is_value(word: str) -> bool:
@@ -202,7 +202,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     naming, things = lists.thing_at(words, at) if lists and kind not in REFUSALS else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
         return naming, "named"
-    if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and CANCEL in lists.meant(words[at : at + length]):
+    if kind in (CANCEL, "stop") and lists and CANCEL in question.actions & lists.meant(words[at : at + length]):
         acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
     if (acting >= length and kind != "question") or (acting and kind == "change"):
         if actions & question.actions:
@@ -244,7 +244,7 @@ def is_about(text: str, tool: str) -> bool:
 def names_action(text: str) -> bool:
     """Returns whether a text names something to do, other than to go on with what was said before."""
     lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
-    return any(lists.meant(words_of(each)) - {ANY_ACTION} for each in sentences_of(text[-LONGEST_OFFER:]))
+    return any(lists.meant(words_of(each)) for each in sentences_of(text[-LONGEST_OFFER:]))
 
 
 def asked_in(text: str | None) -> str | None:
