@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer and make. Each target installs what it needs into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bench-claims bfcl dialogues lock clean
+.PHONY: help install run test check console pictures clients npm-clients copilotkit sdk-clients mcp-servers sweep sweep-rows webhook-kills login-kills runbook migrations injections mutants mutants-sample chaos soak house fuzz bench bench-quick bench-against bench-takeover bench-machines bench-wide bench-storage bench-language bench-claims bfcl dialogues lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -22,7 +22,7 @@ install: $(INSTALLED) $(CONSOLE)  ## install the locked dependencies and segue i
 
 $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Segue needs Python 3.11 or newer; try make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv  # also one that was left half made
 	sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock > .venv/uv.lock
 	$(PIP) --require-hashes -r .venv/uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
@@ -241,7 +241,7 @@ bench-wide: install  ## measure every route with very many rows, turns that wait
 bench-storage: install  ## measure what a turn takes in PostgreSQL over a million turns: ten minutes; make bench-storage TURNS=100000
 	$(BIN)/python -m bench.storage --turns $(or $(TURNS),1000000)
 
-bench-language: install  ## measure how well a yes is recognised, on the half not tuned on: make bench-language [DATA=more.jsonl HALF=tune]
+bench-language: install  ## measure how well a yes is recognised, on one half of the replies: make bench-language [DATA=more.jsonl HALF=tune]
 	$(BIN)/python bench/language.py tests/plans/replies.jsonl $(DATA) --half $(or $(HALF),report)
 
 bench-claims: install  ## measure how well answers that claim an effect are told from others: make bench-claims [DATA=dialogues.jsonl TOOLS=tools.json]
@@ -264,5 +264,6 @@ lock: install  ## resolve the dependencies again, for every Python and platform
 	$(BIN)/python .ci/sbom.py  # the licences are those of what is installed now
 
 clean:  ## remove what the other targets made, except data
-	rm -rf .venv tests/clients/node_modules tests/mcp/official/node_modules console/node_modules backend/segue/api/pages build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv $(addsuffix /node_modules,console tests/clients $(COPILOTKIT) tests/mcp/official) $(COPILOTKIT)/build
+	rm -rf console/src/api-types.d.ts backend/segue/api/pages build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

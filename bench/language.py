@@ -3,8 +3,10 @@
     python bench/language.py tests/plans/replies.jsonl [more.jsonl] [--half tune|report] [--failures]
     python bench/language.py --dialogues agreements.jsonl [--failures]
 
-Every text belongs to one half for ever, by its hash: the word lists are tuned on the one and measured on the other. A
-yes is missed if nothing is approved, weak or strong; a wrong yes is counted by its strength. Counts the rows to which
+Every text belongs to one half for ever, by its hash: of rows of your own, tune the word lists on the one and measure on
+the other. In replies.jsonl all failures that were found are corrected, in both halves.
+
+A yes is missed if nothing is approved, weak or strong; a wrong yes is counted by its strength. Counts the rows to which
 one label applies (`also` is empty), each as an answer to its `step` or to the answer that `asked`, if it has one.
 µs/message is the median of the messages of a language; of each message, the median of its five readings, which are a
 whole pass over the file apart.
@@ -24,7 +26,7 @@ from statistics import median
 from typing import Any, Final, Literal
 
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.question import Question, question_in, question_of
+from segue.plans.asked_words import Question, question_in, question_of
 
 PASSES: Final = 5
 

@@ -239,7 +239,8 @@ async def measure_waiting(group: Group) -> None:
         few = {path: await ask(connections[0], database, path) for path in paths}
         times = await asyncio.gather(*(accept(each, WAITING // AT_ONCE) for each in connections))
         many = {path: await ask(connections[0], database, path) for path in paths}
-    first, last = ([one for line in times for one in line[part]] for part in (slice(None, 4), slice(-4, None)))
+    fifth = WAITING // AT_ONCE // 5
+    first, last = ([one for line in times for one in line[part]] for part in (slice(fifth), slice(-fifth, None)))
     print(f"\n{WAITING:,} turns wait; accepting one, the last fifth ÷ the first: {median(last) / median(first):.2f}\n")
     print("| GET | none waits | 1,000 wait | rows read, none | 1,000 |")
     print("|---|---:|---:|---:|---:|")

@@ -29,7 +29,16 @@ from tests.support.logs import notify_waiting
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
-from tests.support.stores import KeptDatabase, named, new_database, notify_changes, plain
+from tests.support.stores import (
+    KeptDatabase,
+    Stores,
+    looking_into,
+    named,
+    new_database,
+    notify_changes,
+    plain,
+    urls_of,
+)
 
 TEMPLATE = "segue_template"
 LONGEST = (
@@ -241,6 +250,19 @@ def settings(
     return base_settings.model_copy(
         update={**stores, "openai_base_url": provider.base_url, "mcp_config": tmp_path / "mcp.json"}
     )
+
+
+@pytest.fixture
+async def stores(settings: Settings) -> AsyncIterator[Stores]:
+    """Looked at behind the service's back."""
+    async with looking_into(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def urls(settings: Settings) -> dict[str, str]:
+    """What a process has in its environment that shares the stores."""
+    return urls_of(settings)
 
 
 @pytest.fixture

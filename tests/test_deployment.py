@@ -22,6 +22,7 @@ from tests.support.commands import ROOT, fresh, python
 from tests.support.images import image_environment, instructions, parses
 from tests.support.pages import needs_pages
 from tests.support.service import Process
+from tests.support.stores import urls_of
 
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::([-?])([^}]*))?\}")
 ASKED_PATH = re.compile(r"https?://127\.0\.0\.1:[^/]+(/[a-z/]+)")
@@ -138,6 +139,17 @@ def test_health_is_asked_where_it_is_told(services: Any, dockerfile: list[tuple[
     assert set(asked) <= routes.keys()
 
 
+def test_a_proxy_waits_as_long_and_takes_as_much_as_the_service() -> None:
+    told = re.findall(r"^ *(\w+) (\S+);", (ROOT / "deploy" / "nginx.conf").read_text("utf-8"), re.MULTILINE)
+    times = {name: float(value[:-1]) for name, value in told if re.fullmatch(r"\d+[sm]", value)}
+    default = {name: field.default for name, field in Settings.model_fields.items()}
+    assert times["proxy_read_timeout"] > default["turn_timeout_s"]
+    assert times["keepalive_timeout"] < default["keep_alive_s"]
+    assert times["client_body_timeout"] <= default["request_read_timeout_s"]
+    assert times["client_max_body_size"] * 2**20 > default["attachment_max_bytes"] + 65_536  # the form around it
+    assert {"ssl_certificate", "ssl_certificate_key"} <= dict(told).keys()  # nginx does not start without them
+
+
 def test_what_is_mounted_from_the_checkout_is_there(services: Any) -> None:
     mounts = [mount for service in services.values() for mount in service.get("volumes", ())]
     sources = [mount["source"] if isinstance(mount, dict) else mount.partition(":")[0] for mount in mounts]
@@ -240,13 +252,7 @@ async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
     backend.mkdir()
     for name in ("__init__", "cli", "main", "config"):
         (backend / f"{name}.py").write_text("raise SystemExit('this is the backend of somebody else')")
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    environment = {
-        "PYTHONPATH": str(installed),
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-    }
+    environment = {"PYTHONPATH": str(installed), **urls_of(settings)}
     service = Process(environment, cwd=tmp_path, start=fresh)
     url = await asyncio.to_thread(service.start)
     try:

@@ -20,6 +20,7 @@ from segue.config import Settings
 from segue.domain.telemetry import Backlog
 from tests.support.commands import ROOT, python
 from tests.support.images import image_environment, instructions, parses
+from tests.support.stores import urls_of
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 KUSTOMIZED = (FOLDER, FOLDER / "migrate")
@@ -204,10 +205,8 @@ def test_the_backup_reads_its_secrets_from_files_and_keeps_the_newest_fourteen(
     secrets, backups, programs = (tmp_path / name for name in ("secrets", "backups", "bin"))
     for folder in (secrets, backups, programs):
         folder.mkdir()
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    (secrets / "DATABASE_URL").write_text(settings.database_url.get_secret_value())
-    (secrets / "REDIS_URL").write_text(settings.redis_url.get_secret_value())
+    for name, url in urls_of(settings).items():
+        (secrets / name).write_text(url)
     (programs / "segue").write_text(f'#!/bin/sh\nexec {shlex.join(python())} -m segue "$@"\n')
     (programs / "segue").chmod(0o755)
     for day in range(10, 25):

@@ -31,6 +31,27 @@ def test_a_secret_is_blanked_by_its_form_too_however_deep_it_stands() -> None:
     }
 
 
+def test_a_secret_stands_neither_in_what_a_library_logs_nor_in_a_traceback() -> None:
+    script = """
+import logging, structlog
+from segue.log import configure_logging, never_log
+
+configure_logging(level="info", log_format="json")
+never_log({"canary one"})
+logging.getLogger("library").warning("says %s and Bearer canary-2-of-3", "canary one")
+for log in (logging.getLogger("library"), structlog.get_logger()):
+    try:
+        raise ValueError("canary one at redis://user:canary3@host")
+    except ValueError:
+        log.exception("broke")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert [line.count("[redacted]") >= 2 for line in done.stderr.splitlines()] == [True, True, True]
+    assert "canary" not in done.stderr
+
+
 def test_a_log_that_nobody_reads_stops_no_work() -> None:
     script = """
 import logging, os, structlog

@@ -36,11 +36,11 @@ OWNERS_OF_TABLES = {
     "events/outbox.py": "webhook_events",
     "history/fork_and_import.py": "copies of a session's rows in all its tables, and turns held elsewhere",
     "history/operator_figures.py": "turns of all users; has no table: what each user has, over all of them",
-    "history/operations.py": "turns of all users, and their calls; what one turn did when, with its calls and its plan",
+    "history/operator_turns.py": "turns of all users, and their calls; what a turn did when, its calls and plan",
     "mcp/oauth/login_tokens.py": "mcp_logins, mcp_clients",
     "mcp/oauth/logins.py": "mcp_login_attempts",
     "mcp/oauth/personal_server.py": "mcp_tool_lists",
-    "memory/facts.py": "memories",
+    "memory/fact_store.py": "memories",
     "memory/history.py": "messages",
     "memory/session_search.py": "has no table: sessions and messages of one user, by words",
     "memory/session_store.py": "feedback; sessions, client_sessions",
@@ -67,7 +67,7 @@ OWNERS_OF_TABLES = {
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",
     "users/audit.py": "audit",
-    "users/usage_ledger.py": "usage, reservations",
+    "users/usage_caps.py": "usage, reservations",
     "users/spending.py": "user_limits",
 }
 BROAD = {
@@ -269,7 +269,7 @@ def test_each_of_these_can_fail() -> None:
     assert not catches_everything(written("try:\n    run()\nexcept (OSError, ExceptionGroup):\n    pass"))
     for line in ("from redis._client import Client", "from redis import _client", "import redis._client"):
         assert imports_something_private(written(line))
-    assert not imports_something_private(written("from segue.db.redis import _Client\nimport redis.client"))
+    assert not imports_something_private(written("from segue.db.redis_keys import _Client\nimport redis.client"))
     mine = written("class Mine(Theirs):\n    def look(self):\n        return self._found")
     assert uses_something_inherited(mine, {})
     theirs = written("class Theirs:\n    def __init__(self):\n        self._found = 1").body[0]

@@ -1,7 +1,7 @@
 """which messages are no words of the user's, and what a grant covered
 
-A message from before is a program's if it opened a turn that approves nothing. Each statement is a transaction of its
-own: the one that reads turns holds no lock that others wait for.
+A message from before is a program's if it opened a turn that approves nothing. The columns are committed before that
+statement, which then holds no lock that others wait for.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ depends_on: str | Sequence[str] | None = None
 
 
 def upgrade() -> None:
+    op.execute("ALTER TABLE messages ADD COLUMN IF NOT EXISTS by_program boolean NOT NULL DEFAULT false")
+    op.execute("ALTER TABLE tool_calls ADD COLUMN IF NOT EXISTS covered jsonb")
     with op.get_context().autocommit_block():
-        op.execute("ALTER TABLE messages ADD COLUMN IF NOT EXISTS by_program boolean NOT NULL DEFAULT false")
-        op.execute("ALTER TABLE tool_calls ADD COLUMN IF NOT EXISTS covered jsonb")
         op.execute(
             "UPDATE messages SET by_program = true FROM turns WHERE turns.id = messages.turn_id"
             " AND turns.seq = messages.seq AND turns.request @> '{\"approves\": false}'"

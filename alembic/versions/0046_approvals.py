@@ -15,6 +15,11 @@ down_revision: str | None = "0045"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
+INDEXES = {
+    "plans_for_group_idx": "plans (for_group, later_group) WHERE for_group IS NOT NULL",
+    "plans_decided_by_idx": "plans USING gin (decided_by jsonb_path_ops) WHERE decided_by IS NOT NULL",
+}
+
 
 def upgrade() -> None:
     op.add_column("plans", sa.Column("for_group", sa.Text()), if_not_exists=True)
@@ -22,24 +27,10 @@ def upgrade() -> None:
     op.add_column("plans", sa.Column("later_at", sa.DateTime(timezone=True)), if_not_exists=True)
     op.add_column("plans", sa.Column("decided_by", postgresql.JSONB(none_as_null=True)), if_not_exists=True)
     with op.get_context().autocommit_block():
-        op.create_index(
-            "plans_for_group_idx",
-            "plans",
-            ["for_group", "later_group"],
-            postgresql_where=sa.text("for_group IS NOT NULL"),
-            postgresql_concurrently=True,
-            if_not_exists=True,
-        )
-        op.create_index(
-            "plans_decided_by_idx",
-            "plans",
-            ["decided_by"],
-            postgresql_using="gin",
-            postgresql_ops={"decided_by": "jsonb_path_ops"},
-            postgresql_where=sa.text("decided_by IS NOT NULL"),
-            postgresql_concurrently=True,
-            if_not_exists=True,
-        )
+        for name, on in INDEXES.items():
+            # A try before this one may have left it unfinished.
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+            op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {on}")
 
 
 def downgrade() -> None:

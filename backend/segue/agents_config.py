@@ -1,6 +1,4 @@
-"""Reads the agents that AGENTS_CONFIG declares, and checks them against the models and tools that there are. Each fault
-is reported with its line. `factories.py` makes what turns run with.
-"""
+"""Reads the agents that AGENTS_CONFIG declares, and checks their models and tools. Each fault has its line."""
 
 import re
 import tomllib

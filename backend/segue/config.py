@@ -1,7 +1,4 @@
-"""The settings, read once from the environment and `.env` by the commands and alembic, and passed down from there.
-
-`.env.example` holds every field with the same default; `make check` compares the two.
-"""
+"""The settings, read once by commands and alembic, and passed down. `make check` compares them with `.env.example`."""
 
 import base64
 import os

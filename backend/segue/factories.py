@@ -1,7 +1,4 @@
-"""Makes the parts of the service from the settings, and hands each what it uses. Knows everything but HTTP routes.
-
-A library that is slow to import and that only some settings need is imported in the function that makes its part.
-"""
+"""Makes the parts of the service from the settings. A library that is slow to import is imported where it is used."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +25,7 @@ from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import READING_CONNECTIONS, WRITING_CONNECTIONS, Database
 from segue.db.postgres_server import StoreClock, is_newest
-from segue.db.redis import Cache, Rates
+from segue.db.redis_keys import Cache, Rates
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock

@@ -1,7 +1,4 @@
-"""Follows mcp.json: a change reaches the servers it concerns; a file that cannot be used changes nothing.
-
-`mcp/mcp_config.py` says what a file means, `mcp/mcp_servers.py` runs the servers.
-"""
+"""Follows mcp.json: a change reaches the servers it concerns; a file that cannot be used changes nothing."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
-"""Secrets in the files of a folder, as orchestrators mount them: read at the start, and again when they change.
-
-A file is named after a setting or a variable of mcp.json. Which of them there are is not known here. Also the keys that
-a setting or such a file lists, of which those that are refused are left out for a while.
+"""Secrets in the files of a folder, as orchestrators mount them, each named after a setting or a variable of mcp.json;
+read again when they change. Also the keys that one lists, of which a refused one is left out for a while.
 """
 
 import asyncio

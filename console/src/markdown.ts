@@ -138,6 +138,9 @@ function toSource(at: number): string {
 
 type Decorate = (code: HTMLElement) => void;
 
+/** A text whose first letter runs from the right. What holds paragraphs needs it said: `auto` does not look into them. */
+const RIGHT_TO_LEFT = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
+
 function elements(block: Token, decorate: Decorate): HTMLElement[] {
   pictures = [];
   const html = marked.parser([block]);
@@ -147,9 +150,10 @@ function elements(block: Token, decorate: Decorate): HTMLElement[] {
     ALLOW_DATA_ATTR: false,
     RETURN_DOM_FRAGMENT: true,
   });
-  for (const element of clean.querySelectorAll("p, li, h1, h2, h3, h4, td, th, blockquote")) element.setAttribute("dir", "auto");
+  for (const element of clean.querySelectorAll("p, h1, h2, h3, h4, td, th")) element.setAttribute("dir", "auto");
+  for (const element of clean.querySelectorAll("ul, ol, table, blockquote")) element.setAttribute("dir", RIGHT_TO_LEFT.test(element.textContent) ? "rtl" : "ltr");
   for (const box of clean.querySelectorAll("input")) box.setAttribute("disabled", "");
-  for (const table of clean.querySelectorAll("table")) wrap(table, "scrolls").tabIndex = 0;
+  for (const table of clean.querySelectorAll("table")) Object.assign(wrap(table, "scrolls"), { tabIndex: 0, dir: table.dir });
   for (const pre of clean.querySelectorAll("pre")) finish(wrap(pre, "code-block"), decorate);
   for (const place of clean.querySelectorAll<HTMLElement>("[data-picture]")) place.replaceWith(picture(pictures[Number(place.dataset["picture"])] ?? "", place.title));
   const formulas = [...clean.querySelectorAll<HTMLElement>(".formula, .display")];

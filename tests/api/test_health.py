@@ -15,7 +15,7 @@ from tests.support.logs import until
 from tests.support.provider import Provider, says
 from tests.support.proxy import Outage, Proxy, proxied
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, socket_of
 
 QUICK_S = 25  # on a busy machine; each wait for a store ends after seconds, where a client would wait 30 s
 OUTAGES: tuple[Outage, ...] = ("refuses", "hangs_up", "freezes")
@@ -24,8 +24,7 @@ CAUSES = {"refuses": "refused", "hangs_up": "lost", "freezes": "no_answer"}
 
 @pytest.fixture
 async def postgres(database_url: str) -> AsyncIterator[Proxy]:
-    query = make_url(database_url).query
-    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
+    async with proxied(socket_of(database_url)) as proxy:
         yield proxy
 
 

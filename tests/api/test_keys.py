@@ -123,6 +123,14 @@ async def test_a_rotated_key_works_beside_the_new_one_until_the_overlap_is_over(
         assert await status_of(elsewhere, last) == 401
 
 
+async def test_a_key_that_is_rotated_works_no_longer_than_it_would_have(root: Client, clock: Frozen) -> None:
+    ends = clock.now + timedelta(minutes=10)
+    old_id, _ = await made(root, user="ada", expires_at=ends.isoformat())
+    await made(root, f"/ops/keys/{old_id}/rotate", overlap_s=3600)
+    old, _ = (await root.get("/ops/keys", user="ada"))["items"]
+    assert (old["id"], datetime.fromisoformat(old["expires_at"])) == (old_id, ends)
+
+
 async def test_a_key_is_rotated_once_and_the_next_time_the_one_that_took_its_place_is_named(
     root: Client, clock: Frozen
 ) -> None:

@@ -4,22 +4,15 @@ import gzip
 from collections.abc import AsyncIterator
 
 import httpx2
-import pytest
 from structlog.testing import capture_logs
 
 from segue import __version__
 from segue.config import Settings
 from tests.support.service import Client, running
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 
 JSON = {"content-type": "application/json"}
 MISSING = "ses_" + "0" * 26
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 def assert_problem(response: httpx2.Response, status: int, code: str) -> str:

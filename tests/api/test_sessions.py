@@ -1,7 +1,6 @@
 """Sessions over HTTP: made, listed, changed, read page by page, and gone when they are deleted."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 from unicodedata import normalize
@@ -12,13 +11,7 @@ from starlette.responses import Response
 from segue.config import Settings
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.stores import Stores, looking_into
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
+from tests.support.stores import Stores
 
 
 class Held:

@@ -17,7 +17,7 @@ from tests.support.plans import Frozen
 from tests.support.prices import PRICES
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, urls_of
 
 LIMITS = ("requests_per_minute", "turns_per_minute", "concurrent_turns", "tokens_per_day", "cost_per_day")
 
@@ -155,9 +155,7 @@ async def test_limits_that_cannot_be_are_refused_and_who_is_no_operator_sets_non
 
 
 async def test_the_command_line_sets_shows_and_lifts_the_limits_of_a_user(root: Client, guarded: Settings) -> None:
-    assert guarded.database_url is not None
-    assert guarded.redis_url is not None
-    urls = {"DATABASE_URL": guarded.database_url.get_secret_value(), "REDIS_URL": guarded.redis_url.get_secret_value()}
+    urls = urls_of(guarded)
     command = ("users", "limits", "--user", "ada")
     code, said = await asyncio.to_thread(segue, *command, "--turns-per-minute", "7", "--tokens-per-day", "0", **urls)
     assert (code, "turns_per_minute  7" in said) == (0, True), said

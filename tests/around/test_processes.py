@@ -23,7 +23,7 @@ from tests.support.fork_client import Streams
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.service import Client, Process
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, urls_of
 
 SUPERVISING = """
 import os, select
@@ -90,11 +90,8 @@ def scripted(
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
     return {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
+        **urls_of(settings),
         "OPENAI_BASE_URL": str(settings.openai_base_url),
         "LLM_MODEL": "scripted",
         "WEB_SEARCH_PROVIDER": "none",

@@ -9,7 +9,7 @@ from segue.config import Settings
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.service import Client, running
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 from tests.support.terminal import on_a_terminal
 
 
@@ -17,22 +17,6 @@ from tests.support.terminal import on_a_terminal
 async def service(settings: Settings) -> AsyncIterator[Client]:
     async with running(settings.model_copy(update={"auth": "api_key"})) as served:
         yield served
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def urls(settings: Settings) -> dict[str, str]:
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    return {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-    }
 
 
 async def test_a_user_is_erased_once_it_was_said_on_a_terminal_or_with_yes_and_nobody_else_by_mistake(

@@ -22,7 +22,7 @@ from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.results import use_toolbox
 from tests.support.service import Client, Process, running
 from tests.support.shelf import Shelf, serving_shelf
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, urls_of
 
 if TYPE_CHECKING:
     from playwright.async_api import Route
@@ -453,6 +453,72 @@ async def test_a_message_while_it_answers_goes_into_the_answer_or_waits(
             assert await window.page.locator(".history").get_by_text(said, exact=True).count() == 1
 
 
+async def test_what_waits_behind_an_answer_stands_below_it_and_can_be_taken_back(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("Half of ", gate, "it."), says("Later."))
+    async with console(browsing, settings) as window:
+        history = window.page.locator(".history")
+        waiting = history.locator(".note.waits")
+        await window.say("Tell me all")
+        await window.sees("Half of")
+        await window.page.get_by_label("While it answers, a message goes").select_option("After this answer")
+        for count, said in enumerate(("Then this", "Then that", "Not this"), start=1):
+            await window.say(said)
+            await waiting.nth(count - 1).wait_for()
+        await waiting.nth(2).get_by_role("button", name="Discard this message").click()
+        await waiting.nth(2).wait_for(state="detached")
+        await window.page.reload()
+        await waiting.nth(1).wait_for()
+        await window.sees("Half of")
+        assert await stand_in_order(window, "Tell me all", "Half of", "Then this", "Then that")
+        await waiting.nth(1).get_by_role("button", name="Edit").click()
+        await waiting.nth(1).wait_for(state="detached")
+        assert await window.page.get_by_role("textbox", name="Write a message").input_value() == "Then that"
+        gate.set()
+        await window.sees("Later.")
+        await window.button("Stop", exact=True).wait_for(state="detached")
+        assert await stand_in_order(window, "Tell me all", "Half of it.", "Then this", "Later.", "Then that")
+    assert len(provider.requests) == 2
+
+
+async def stand_in_order(window: Window, *said: str) -> bool:
+    """Whether the history shows them below each other."""
+    shown = await window.page.locator(".history").inner_text()
+    places = [shown.index(each) for each in said]
+    return places == sorted(places)
+
+
+async def test_a_turn_that_ends_while_the_one_before_it_is_read_is_shown(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    first, second, read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    provider.will(streams("One ", first, "done."), streams("Two ", second, "done."))
+
+    async def messages(route: "Route") -> None:
+        await route.fulfill(response=await route.fetch())
+        read.set()
+
+    async def plans(route: "Route") -> None:
+        await read.wait()
+        second.set()
+        await window.page.locator(".session .dot.busy").wait_for(state="detached")
+        await route.continue_()
+
+    async with console(browsing, settings) as window:
+        await window.say("First")
+        await window.sees("One")
+        await window.page.get_by_label("While it answers, a message goes").select_option("After this answer")
+        await window.say("Second")
+        await window.sees("Waits for its turn")
+        await window.page.route("**/messages?*", messages)
+        await window.page.route("**/plans?*", plans)
+        first.set()
+        await window.sees("Two done.")
+        await window.page.unroute_all(behavior="wait")
+
+
 async def test_what_failed_says_why_and_is_run_again(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
@@ -478,6 +544,7 @@ async def test_files_are_sent_with_a_message_and_a_refused_one_says_why(
         await window.say("What does Rossi pay?")
         refused = window.page.locator(".chip[data-bad=true]")
         await refused.get_by_text("This is too large to send.").wait_for()
+        assert await window.page.get_by_text("This is too large to send.").count() == 1
         await window.button("Try again").wait_for()
         assert (await (await window.page.request.get(f"{window.url}/sessions")).json())["items"] == []
         await window.press("Edit")
@@ -535,15 +602,12 @@ async def test_thoughts_are_folded(browsing: Browsing, settings: Settings, provi
 async def test_a_killed_service_is_waited_for_and_its_turn_goes_on_once(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
     never = asyncio.Event()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     environment = {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
+        **urls_of(settings),
         "OPENAI_BASE_URL": str(settings.openai_base_url),
         "LLM_MODEL": "scripted",
         "MCP_CONFIG": str(settings.mcp_config),
@@ -661,6 +725,32 @@ async def test_all_of_it_works_with_the_keyboard_alone(
         assert not await window.axe()
 
 
+async def test_the_focus_is_not_lost_with_a_button_that_goes(
+    browsing: Browsing, settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(DELETE, says("itm-1 is gone."))
+    async with console(browsing, settings) as window:
+
+        async def press(name: str, *, then: str) -> None:
+            await window.button(name, exact=True).press("Enter")
+            focused = "name => [document.activeElement.ariaLabel, document.activeElement.innerText].includes(name)"
+            await window.page.wait_for_function(focused, arg=then)
+
+        await window.say("Delete item 1")
+        await press("Change in words", then="What should be different?")
+        await press("Cancel", then="Change in words")
+        await window.button("Change arguments").press("Enter")
+        await window.page.keyboard.type("9")
+        assert "9" in await question(window).get_by_role("textbox", name="item_id").input_value()
+        await press("Cancel", then="Change arguments")
+        await press("Edit", then="Edit")
+        await window.page.keyboard.press("Escape")
+        assert await window.button("Edit").evaluate("each => each === document.activeElement")
+        await press("Approve", then="Write a message")
+        await window.sees("itm-1 is gone.")
+    assert shelf.effects == ["delete itm-1"]
+
+
 async def test_arabic_on_a_phone_runs_from_the_right(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
@@ -675,6 +765,60 @@ async def test_arabic_on_a_phone_runs_from_the_right(
         await window.page.get_by_role("link", name=re.compile("مرحبا")).click()
         assert await window.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
         assert not await window.axe()
+
+
+LISTED = """- عنصر أول
+- item two
+
+> اقتباس
+
+| الصنف | السعر |
+|---|---|
+| عدسات | https://example.com/a/very/long/path/that/does/not/break/anywhere/at/all/and/goes/on |
+| إطار | ok |
+"""
+
+
+async def test_what_runs_from_the_right_does_so_whole_and_stays_in_its_place(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says(LISTED))
+    async with console(browsing, settings, viewport=PHONE) as window:
+        await window.say("List them")
+        answer = window.page.locator(".answer")
+        await answer.get_by_text("ok", exact=True).wait_for()
+        for tag in ("ul", "blockquote", "table"):
+            assert await answer.locator(tag).evaluate("each => getComputedStyle(each).direction") == "rtl"
+        sides = "each => each.getBoundingClientRect()"
+        [answered, item] = [await answer.locator(each).first.evaluate(sides) for each in (".markdown", "li")]
+        assert item["right"] < answered["right"]  # there is room for the mark before it
+        wide = "cells => cells.filter(each => each.scrollWidth > each.clientWidth).length"
+        assert await answer.locator("td").evaluate_all(wide) == 0
+        arabic = await browsing.open(window.url, locale="ar")
+        for box in ("اكتب رسالة", "ابحث في المحادثات"):
+            field = arabic.page.get_by_placeholder(box)
+            assert await field.evaluate("each => getComputedStyle(each).direction") == "rtl"
+
+
+@pytest.mark.parametrize("language", ["en", "it", "zh", "ar"])
+async def test_the_smallest_phone_has_all_buttons_in_its_window(
+    browsing: Browsing, settings: Settings, provider: Provider, language: str
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("Half of ", gate, "it."))
+    inside = """nodes => nodes.filter(node => node.checkVisibility()).map(node => node.getBoundingClientRect())
+        .every(({ left, right }) => left >= 0 && right <= innerWidth)"""
+    small = {"width": 320, "height": 640}
+    async with console(browsing, settings, viewport=small, locale=language, has_touch=True) as window:
+        box = window.page.locator(".composer textarea")
+        await box.fill("Tell me all")
+        await box.press("Enter")
+        await window.sees("Half of")
+        await window.page.locator(".composer select").select_option(index=1)
+        assert await window.page.locator(".rail a, .rail button, .composer button").evaluate_all(inside)
+        await window.page.locator(".bar .actions button").click()
+        assert await window.page.get_by_role("menu").evaluate_all(inside)
+        gate.set()
 
 
 async def test_the_tab_has_the_name_of_the_page_and_a_mark_for_what_came_in_the_background(

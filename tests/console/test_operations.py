@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 from pydantic import SecretStr
@@ -38,11 +39,13 @@ async def test_an_operator_holds_a_tool_for_everyone_and_what_others_wrote_stays
     await page.page.get_by_role("textbox", name="Reason").fill(HOSTILE)
     await page.press("Set", exact=True)
     await page.sees(HARMLESS)
+    await page.sees("No session has a status of its own: the one for everyone holds")
     await page.go("#/ops")
     await page.page.get_by_role("link", name="mcp_delete_email: Maintenance for everyone").click()
     await page.press("Set for everyone")
     await page.press("Set", exact=True)
     await page.page.get_by_text(HARMLESS).wait_for(state="detached")
+    await page.sees("It is available in every session")
     await page.go("#/ops/audit")
     await page.sees(HARMLESS)
     assert await page.page.title() != "1"
@@ -86,6 +89,7 @@ async def test_what_waits_is_decided_by_its_user_and_read_by_who_may_with_a_mark
     asked = window.page.get_by_role("list", name="Approvals").get_by_role("article")
     mine, others = asked.filter(has_text="root"), asked.filter(has_text="ada")
     await mine.get_by_text("itm-mine").first.wait_for()
+    await mine.get_by_text("1 of 1 values not yours: item_id").wait_for()
     assert await others.get_by_role("button", name="Approve").count() == 0
     assert await others.get_by_role("link", name="Open the chat").count() == 0
     assert "itm-secret" not in await window.page.content()
@@ -134,7 +138,7 @@ async def test_a_tool_whose_effect_was_guessed_is_marked_with_what_to_do_about_i
         window = await browsing.open(str(client.http.base_url).rstrip("/"), "#/tools")
         row = window.page.get_by_role("row").filter(has_text="mcp_hold")
         await row.get_by_text("guessed").wait_for()
-        assert await window.page.get_by_text("guessed").count() == 2
+        assert await window.page.get_by_text("guessed").count() == 3
         assert not await window.axe()
         await row.get_by_role("link", name="mcp_hold").click()
         await window.page.get_by_text("As the model sees it").click()
@@ -243,6 +247,8 @@ async def test_usage_is_drawn_by_day_and_taken_along_as_csv_that_is_no_formula(
     for group, key in (("agent", "segue"), ("model", "scripted")):
         await window.page.get_by_label("By", exact=True).select_option(group)
         await table.get_by_role("cell", name=key).wait_for()
+    await window.page.get_by_label("By", exact=True).select_option("day")
+    await table.get_by_role("cell", name=re.compile(r"^\d+ \w+ 20\d\d$")).wait_for()
     assert not await window.axe()
 
 

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 
-import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -17,7 +15,7 @@ from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 from tests.support.uploads import uploaded
 
 LOCALS_ROWS = (  # of the tables that a conversation leaves empty
@@ -34,22 +32,6 @@ LOCALS_ROWS = (  # of the tables that a conversation leaves empty
     VALUES ('trg', 'local', 'x', '[]', 'm', 'sealed', 'paused', now())""",
     "INSERT INTO mcp_login_attempts VALUES ('of', 'local', 'diary', 'sealed', now())",
 )
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def urls(settings: Settings) -> dict[str, str]:
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    return {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-    }
 
 
 async def adopt(urls: dict[str, str], *options: str) -> tuple[int, dict[str, str]]:

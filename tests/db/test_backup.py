@@ -29,7 +29,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.schemas import schema
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
-from tests.support.stores import Stores, looking_into, new_database
+from tests.support.stores import Stores, looking_into, new_database, urls_of
 
 SEQUENCES = "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'public' ORDER BY sequencename"
 INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexdef"
@@ -57,12 +57,6 @@ async def shelf(settings: Settings) -> AsyncIterator[Shelf]:
         yield served
 
 
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
-
-
 @asynccontextmanager
 async def elsewhere(servers: ServerUrls, settings: Settings) -> AsyncIterator[Settings]:
     """Other stores, with nothing in them."""
@@ -72,17 +66,8 @@ async def elsewhere(servers: ServerUrls, settings: Settings) -> AsyncIterator[Se
         yield settings.model_copy(update={"database_url": SecretStr(url), "redis_url": SecretStr(redis)})
 
 
-def urls(settings: Settings) -> dict[str, str]:
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    return {
-        "DATABASE_URL": settings.database_url.get_secret_value(),
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-    }
-
-
 async def ran(settings: Settings, *arguments: str | Path) -> tuple[int, str]:
-    return await asyncio.to_thread(lambda: segue(*map(str, arguments), **urls(settings)))
+    return await asyncio.to_thread(lambda: segue(*map(str, arguments), **urls_of(settings)))
 
 
 async def backed_up(settings: Settings, file: Path) -> Path:
@@ -96,7 +81,7 @@ def killed(settings: Settings, *arguments: str | Path) -> Iterator[None]:
     """A command that is killed at the end of the block."""
     with open(os.devnull, "r+b") as nothing:  # noqa: PTH123 (it is no file)
         streams = (nothing.fileno(),) * 3
-        process = forked(tuple(map(str, arguments)), ROOT, surroundings(urls(settings)), streams)
+        process = forked(tuple(map(str, arguments)), ROOT, surroundings(urls_of(settings)), streams)
     try:
         yield
     finally:
@@ -251,7 +236,7 @@ async def test_a_backup_that_does_not_fit_the_disk_says_so_and_leaves_no_file(
 ) -> None:
     await stores.database.execute(SESSIONS)
     limited = f"ulimit -f 64; exec {sys.executable} -m segue backup {tmp_path / 'segue.backup'}"
-    environment = surroundings(urls(settings))
+    environment = surroundings(urls_of(settings))
     done = await asyncio.to_thread(partial(run, ["sh", "-c", limited], env=environment, capture_output=True, text=True))
     said = "segue.backup cannot be written: File too large. Make room there"
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
@@ -259,14 +244,14 @@ async def test_a_backup_that_does_not_fit_the_disk_says_so_and_leaves_no_file(
 
 
 async def test_no_time_limit_of_a_statement_ends_a_copy(settings: Settings) -> None:
-    database = Database(urls(settings)["DATABASE_URL"], writing=1, reading=1)
+    database = Database(urls_of(settings)["DATABASE_URL"], writing=1, reading=1)
     async with database.transaction() as connection, driver_of(connection) as driver:
         assert await driver.fetchval("SHOW statement_timeout") == "0"
     await database.close()
 
 
 async def test_a_statement_that_takes_too_long_is_a_copy_that_failed(settings: Settings) -> None:
-    database = Database(urls(settings)["DATABASE_URL"], writing=1, reading=1)
+    database = Database(urls_of(settings)["DATABASE_URL"], writing=1, reading=1)
     with pytest.raises(AppError) as late:
         async with database.transaction() as connection, driver_of(connection) as driver:
             await driver.execute("SELECT pg_sleep(60)", timeout=0.05)

@@ -17,7 +17,7 @@ from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores, urls_of
 from tests.support.uploads import uploaded
 
 CANARY = "zitronenfalter"
@@ -34,12 +34,6 @@ async def service(settings: Settings, shelf: Shelf) -> AsyncIterator[Client]:
     update = {"auth": "api_key", "limit_tokens_per_day": 9_000_000, **everything}
     async with running(settings.model_copy(update=update)) as served:
         yield served
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 async def conversation(client: Client, provider: Provider) -> str:
@@ -147,10 +141,7 @@ async def test_an_erased_user_is_gone_from_every_table_and_from_redis_and_the_ot
         for user in (ada, bob):
             noted = await user.http.post("/memories", json={"content": f"likes the {CANARY}", "kind": "preference"})
             assert noted.status_code == 201
-        urls = {
-            "DATABASE_URL": settings.database_url.get_secret_value(),
-            "REDIS_URL": settings.redis_url.get_secret_value(),
-        }
+        urls = urls_of(settings)
         await stores.database.execute(
             "INSERT INTO reservations VALUES ('job', 1, 'ada*', current_date, 1, 1, now() + interval '1 hour')"
         )

@@ -4,7 +4,6 @@ and the code does not mind what a later one adds.
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import asyncpg
 import pytest
@@ -23,12 +22,14 @@ from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.schemas import Schema, schema
 from tests.support.service import running
-from tests.support.stores import looking_into, new_database, plain
+from tests.support.stores import looking_into, new_database, plain, socket_of
 
 # An index that is built concurrently waits as long as another connection has an older snapshot.
 NO_WAITING = """
 DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lock_timeout = ''20s''', current_database()); END $$
 """
+
+REPEATABLE = "0035"  # what follows it can be done once more
 
 BREAKING = {
     "DROP TABLE api_keys": "api_keys.digest is gone",
@@ -92,10 +93,38 @@ async def test_every_migration_leaves_alone_what_the_version_before_it_uses(serv
     assert revisions[-1] == newest()
 
 
+async def test_an_index_that_a_migration_had_to_leave_unfinished_is_built_anew(servers: ServerUrls) -> None:
+    """PostgreSQL keeps it, and no query ever uses it, if what builds it beside reads and writes is ended."""
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename = ANY($1)"
+    unfinished = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+    async with new_database(servers, "template0") as url:
+        await asyncio.to_thread(upgrade, url, revision=REPEATABLE)
+        connection, writer = [await asyncpg.connect(plain(url)) for _ in range(2)]
+        known = [name for (name,) in await connection.fetch(tables)]  # those that may be large
+        before = dict(await connection.fetch(indexes, known))
+        await asyncio.to_thread(upgrade, url)
+        built = {name: made for name, made in await connection.fetch(indexes, known) if name not in before}
+        await connection.execute("SET lock_timeout = '1ms'")
+        for name, made in built.items():
+            await connection.execute(f"DROP INDEX {name}")
+            async with writer.transaction():
+                await writer.execute(f"LOCK TABLE {', '.join(known)} IN ROW EXCLUSIVE MODE")
+                with pytest.raises(asyncpg.LockNotAvailableError):
+                    await connection.execute(made.replace(" INDEX ", " INDEX CONCURRENTLY "))
+        was_unfinished = await connection.fetchval(unfinished)
+        await connection.execute("UPDATE alembic_version SET version_num = $1", REPEATABLE)
+        await asyncio.to_thread(upgrade, url)
+        left = await connection.fetchval(unfinished)
+        await connection.close()
+        await writer.close()
+    assert {"plans_for_group_idx", "sessions_pinned_idx"} <= built.keys()
+    assert (was_unfinished, left) == (len(built), 0)
+
+
 @pytest.fixture
 async def door(database_url: str) -> AsyncIterator[Proxy]:
-    query = make_url(database_url).query
-    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
+    async with proxied(socket_of(database_url)) as proxy:
         yield proxy
 
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from segue.db.redis import WINDOW_S, Cache, Rates
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import WINDOW_S, Cache, Rates
 
 NOWHERE = "redis://127.0.0.1:1"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from segue.db.redis import Cache
-from segue.db.redis_server import RedisServer, watched_by_sentinels
+from segue.db.redis_connection import RedisServer, watched_by_sentinels
+from segue.db.redis_keys import Cache
 from segue.db.urls import check_redis
 from tests.support.logs import until
 from tests.support.redis_servers import (

@@ -20,6 +20,7 @@ from segue.domain.redaction import secrets_in, without, without_secret_texts, wi
         "xoxb-1234567890-abcdefghij",
         "AKIAIOSFODNN7EXAMPLE",
         "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+        "hf_abcdefghijklmnopqrst1234",
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
         "postgresql://segue:canary@db/segue",
         'the file says {"password": "canary"}',
@@ -33,6 +34,10 @@ def test_a_text_that_holds_a_secret_keeps_everything_but_it(text: str) -> None:
     assert "[redacted]" in cleaned
     assert cleaned.startswith("before ")
     assert not any(part in cleaned for part in ("canary", "1234", "EXAMPLE", "dXNl"))
+
+
+def test_a_private_key_that_is_cut_off_goes_to_the_end() -> None:
+    assert without_secrets("It is -----BEGIN PRIVATE KEY-----\ncanary") == "It is [redacted]"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,6 @@ def test_a_schema_that_describes_a_password_stays_a_schema() -> None:
 
 
 def test_a_secret_is_found_again_where_no_key_gives_it_away_unless_it_may_be_a_word() -> None:
-    value = {"token": "abc123xyz", "secret": "completed", "said": "Use abc123xyz; the task is completed."}
+    value = {"token": ["abc123xyz"], "secret": "completed", "said": "Use abc123xyz; the task is completed."}
     assert secrets_in(value) == {"abc123xyz"}
     assert without(value, secrets_in(value))["said"] == "Use [redacted]; the task is completed."

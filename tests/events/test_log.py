@@ -17,8 +17,8 @@ from redis.asyncio import Redis
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.db.redis import Batch, Streams, turn_events_key
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import Batch, Streams, turn_events_key
 from segue.domain import turn_errors
 from segue.domain.events import (
     ArgumentsAdded,

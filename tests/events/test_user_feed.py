@@ -1,7 +1,6 @@
 """The feed of a user: heard on any instance, resumed without a loss or with a gap that says so, and only one's own."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,20 @@ import pytest
 from pydantic import SecretStr
 
 from segue.config import Settings
-from segue.db.redis import Streams
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import Streams
 from segue.events.user_feed import GAP, UserFeeds
 from tests.support.facts import fact, notes
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, says
 from tests.support.proxy import proxied
 from tests.support.service import Client, running
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 from tests.support.streams import listening
 
 FEED = "/events"
 CANARY = "zitronenfalter"
 ALLERGY = "L'utente è allergico alle noci"
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 def elsewhere(settings: Settings) -> AbstractAsyncContextManager[Client]:

@@ -99,9 +99,11 @@ async def receiving(office: Office, folder: Path) -> AsyncIterator[str]:
             stdout=subprocess.PIPE,
         )
         assert process.stdout is not None
-        yield (await process.stdout.readline()).decode().split()[-1]
-        process.kill()
-        await process.wait()
+        try:
+            yield (await process.stdout.readline()).decode().split()[-1]
+        finally:
+            process.kill()
+            await process.wait()
 
 
 @pytest.fixture

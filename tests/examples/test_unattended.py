@@ -22,7 +22,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 from tests.support.streams import listening
 
 PAGE = (ROOT / "docs/unattended.md").read_text("utf-8")
@@ -39,12 +39,6 @@ UPDATE schedules SET next_at = now() - $1::text::interval, look_at = now(),
 def settings(settings: Settings) -> Settings:
     """Processes look for what is due ten times a second."""
     return settings.model_copy(update={"turn_lease_s": 3})
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 @pytest.fixture

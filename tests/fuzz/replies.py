@@ -18,6 +18,7 @@ from segue.memory.fact_cues import (
     search_words,
 )
 from segue.plans.acknowledgement import LEXICON, Acknowledgement, classify
+from segue.plans.asked_words import ACTIONS, Question, is_about, question_in, question_of
 from segue.plans.multistep_detector import (
     CUES,
     SEARCH_LEXICON,
@@ -25,7 +26,6 @@ from segue.plans.multistep_detector import (
     needs_own_things_first,
     search_readings,
 )
-from segue.plans.question import ACTIONS, Question, is_about, question_in, question_of
 from tests.fuzz.draw import Draw, as_text
 
 INVISIBLE: Final = (

@@ -20,10 +20,10 @@ from segue.models.reply import AnswerPart, RequestOptions
 from segue.models.streamed_answer import StreamedAnswer
 from segue.models.untrusted import fenced
 from segue.plans.acknowledgement import chosen_of, classify
+from segue.plans.asked_words import is_about, question_in, question_of
 from segue.plans.multistep_detector import asks_for_several_steps
 from segue.plans.plan_parser import MAX_TEXT_CHARS, parse_plan
 from segue.plans.policy import should_search_web
-from segue.plans.question import is_about, question_in, question_of
 from segue.tools.normalize import clean_text, described
 from segue.tools.run import MAX_ERROR_CHARS, credentials_refused
 from segue.tools.summaries import identifiers, preview, summarise, summarise_call

@@ -14,7 +14,9 @@ def odd_tools() -> list[object]:
     for _ in range(80):
         nested = {"type": "object", "properties": {"x": nested}}
     doubling = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
+    nulls = {"x": {"type": "string", "required": True, "default": None, "enum": None}}
     return [
+        {"name": "nulls", "inputSchema": {"type": "object", "properties": nulls, "required": None}},
         {"name": "match", "inputSchema": {"type": "object"}, "outputSchema": doubling},
         {"name": "large", "inputSchema": {"type": "object"}},
         {"name": "add", "inputSchema": {"type": "object"}},

@@ -1,4 +1,4 @@
-"""A stdio MCP server by hand that starts fast: says which process it is, waits for a pipe, and lists more."""
+"""A stdio MCP server by hand that starts fast: says which process it is, waits for a pipe, lists more, says much."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from typing import Any
 
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "hold", "learn")]
 CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+NOTE = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}})
 more: list[str] = []
 
 
@@ -23,13 +24,18 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             if wants == "learn":
                 more[:] = arguments["names"]
                 print(CHANGED, flush=True)  # noqa: T201 (the protocol)
+            print(f"{NOTE}\n\n" * arguments.get("notes", 0), end="", flush=True)  # noqa: T201 (the same)
             text = Path(arguments["pipe"]).read_text("utf-8") if wants == "hold" else str(os.getpid())
             return {"result": {"content": [{"type": "text", "text": text}]}}
         case _:
             return {"error": {"code": -32601, "message": "no such method"}}
 
 
+is_begun = "--strict" not in sys.argv
 for line in sys.stdin:
     asked = json.loads(line)
+    if not is_begun and asked["method"] != "initialize":
+        sys.exit("expect initialized request")
+    is_begun = True
     if "id" in asked:
         print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer(asked)}), flush=True)  # noqa: T201

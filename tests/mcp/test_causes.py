@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.config import Settings
@@ -133,6 +133,75 @@ async def test_a_call_that_was_lost_is_made_once_more_if_it_only_reads(broken: R
         stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
     assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
     assert peer.asked == ("look", "look", "stamp")
+
+
+class Forgetful(Sick):
+    """Does not know the first session any more, once a tool is called in it."""
+
+    sessions = 0
+
+    async def serve(self, request: Request) -> Response:
+        is_forgotten = self.sessions == 1 and b"tools/call" in await request.body()
+        self.status = 404 if self.status or is_forgotten else 0
+        if b'"initialize"' in await request.body():
+            self.status, self.sessions = 0, self.sessions + 1
+        answer = await super().serve(request)
+        answer.headers["mcp-session-id"] = f"session-{self.sessions}"
+        return answer
+
+
+async def test_a_call_in_a_session_that_has_expired_is_made_in_the_next(tmp_path: Path) -> None:
+    peer = Forgetful(lambda body: said(body, {"content": [{"type": "text", "text": "seen"}]}), [READS, WRITES])
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await call(servers, "stamp") == "seen"
+    assert (peer.sessions, peer.asked) == (2, ("stamp", "stamp"))
+
+
+UNREADABLE = {
+    "JSON that broke off": Response('{"jsonrpc": ', media_type="application/json"),
+    "events that are none": Response("data: {x\n\n", media_type="text/event-stream"),
+    "a page": HTMLResponse("<p>welcome"),
+    "nothing yet": Response(status_code=202),
+}
+
+
+@pytest.mark.parametrize("broken", UNREADABLE.values(), ids=list(UNREADABLE))
+async def test_of_a_call_whose_answer_cannot_be_read_it_is_unknown_what_it_did(
+    broken: Response, tmp_path: Path
+) -> None:
+    async with listening(sick(lambda _: broken)) as port:
+        await _assert_unknown(port, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "result", [{"content": [{"type": "dance"}]}, {"content": None}, {}], ids=["kind", "null", "none"]
+)
+async def test_of_a_call_whose_answer_breaks_the_protocol_it_is_unknown_what_it_did(
+    result: dict[str, Any], tmp_path: Path
+) -> None:
+    async with listening(sick(lambda body: said(body, result))) as port:
+        await _assert_unknown(port, tmp_path)
+
+
+async def _assert_unknown(port: int, folder: Path) -> None:
+    async with connected(folder, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
+    assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_error_is_the_servers_own_also_under_the_code_of_a_connection_that_is_lost(
+    status: int, tmp_path: Path
+) -> None:
+    def refuses(body: Any) -> Response:
+        error = {"code": -32000, "message": "No valid session ID provided"}
+        return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error}, status)
+
+    peer = sick(refuses)
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
+    told = "The MCP server peer refused: No valid session ID provided"
+    assert (stamped.status, stamped.error, peer.asked) == ("failed", told, ("stamp",))
 
 
 async def test_a_call_that_was_never_sent_did_not_run(tmp_path: Path) -> None:

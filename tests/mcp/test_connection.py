@@ -18,7 +18,7 @@ from segue.domain.tool import ToolFailed
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.normalize import Unread
-from tests.support.mcp_peer import WHO, Peer, configured, connected, listening, said
+from tests.support.mcp_peer import TOOL, WHO, Peer, call, configured, connected, listening, said
 from tests.support.server import serving
 
 SECRET = "canary-8f3a91"  # noqa: S105 (made up for the test)
@@ -150,6 +150,35 @@ async def test_a_redirect_within_the_origin_is_followed(tmp_path: Path) -> None:
         server = {"url": f"http://127.0.0.1:{port}/mcp/", "headers": {"X-Api-Key": SECRET}}
         assert await state_of(tmp_path, server) == "ready"
     assert {headers["x-api-key"] for headers in peer.headers} == {SECRET}
+
+
+async def test_a_result_arrives_also_if_it_is_not_as_its_tool_declares(tmp_path: Path) -> None:
+    declared = {"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"]}
+    peer = Peer(lambda body: said(body, {"content": [{"type": "text", "text": "seen"}]}))
+    peer.tools = [{**TOOL, "outputSchema": declared}]
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await call(servers, "look") == "seen"
+
+
+class LoopingPeer(Peer):
+    """Lists the same page for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = 0
+
+    async def serve(self, request: Request) -> Response:
+        body = json.loads(await request.body() or b"{}")
+        if body.get("method") != "tools/list":
+            return await super().serve(request)
+        self.listed += 1
+        return said(body, {"tools": self.tools, "nextCursor": "again"})
+
+
+async def test_a_page_that_leads_back_to_itself_is_the_last(tmp_path: Path) -> None:
+    peer = LoopingPeer()
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert ([tool.spec.name for tool in servers.tools()], peer.listed) == (["mcp_look"], 2)
 
 
 def as_event(body: Any, result: Any) -> Response:

@@ -26,6 +26,7 @@ from segue.factories import start
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth.authorization_server import OAuthFault, TokenSource
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal
+from segue.mcp.oauth.logins import ATTEMPTS
 from segue.turns.admission import MAX_QUEUED
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
@@ -111,6 +112,24 @@ async def test_two_users_log_in_on_two_instances_and_each_call_is_its_own_users(
             assert await state_of(ada_here) == "logged_in"
     assert server.ran == [("bob", "whoami"), ("ada", "whoami")]
     assert not [token for token in server.all_tokens if token in repr(logged)]
+
+
+async def test_the_attempts_of_one_user_make_room_among_their_own_alone(
+    with_logins: Settings, server: LoginServer
+) -> None:
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    async with (
+        running(guarded) as service,
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, await new_key(guarded, "bob")) as bob,
+    ):
+        adas = await at_browser(await begun(ada), "ada")
+        bobs = [await begun(bob) for _ in range(ATTEMPTS + 1)]
+        assert (await arrive(service, adas)).status_code == 200
+        first, last = [await at_browser(each, "bob") for each in (bobs[0], bobs[-1])]
+        assert (await arrive(service, first)).is_client_error
+        assert (await arrive(service, last)).status_code == 200
+    assert server.ran == []
 
 
 @pytest.mark.skipif("SWEEP" not in os.environ, reason="it starts and kills processes: make login-kills")
@@ -286,11 +305,13 @@ async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_w
     return session, str(step["asks"]["url"])
 
 
+@pytest.mark.parametrize("refuses_with", [400, 200], ids=["as RFC 6749", "as GitHub"])
 async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_after_it_once(
-    service: Client, server: LoginServer, provider: Provider
+    service: Client, server: LoginServer, provider: Provider, refuses_with: int
 ) -> None:
     await log_in(service, "ada")
     server.revoke_all()
+    server.refuses_with = refuses_with
     session, link = await asked_to_log_in(service, provider)
     assert server.ran == []
     assert await state_of(service) == "logged_out"

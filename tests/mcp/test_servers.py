@@ -27,7 +27,7 @@ from segue.tools.tool_settings import ToolSettings
 from tests.support import logs
 from tests.support.commands import python
 from tests.support.loop_lag import loop_kept_free
-from tests.support.mcp_peer import SERVER, STDIO, WHO, call, tool, until
+from tests.support.mcp_peer import SERVER, SMALL, STDIO, WHO, call, tool, until
 from tests.support.patience import PATIENCE_S
 
 ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
@@ -159,6 +159,18 @@ async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure) -> 
 async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> None:
     with capture_logs():
         assert await call(ours, "chatter") == "said"
+
+
+async def test_a_server_that_ends_at_a_question_it_does_not_know_is_asked_as_before(configure: Configure) -> None:
+    strict = {**SMALL, "args": [*SMALL["args"], "--strict"]}
+    async with McpServers(configure(strict=strict, dead={"command": "false"}), start_timeout_s=PATIENCE_S) as servers:
+        assert (servers.states()["strict"], servers.statuses()[0].last_error) == ("ready", None)
+        assert servers.states()["dead"].startswith("failed: the process ended with exit code 1")
+
+
+async def test_a_server_may_end_each_message_with_an_empty_line(configure: Configure) -> None:
+    async with McpServers(configure(small=SMALL), start_timeout_s=PATIENCE_S) as servers:
+        assert await call(servers, "pid", notes=150) == await call(servers, "pid")
 
 
 async def test_a_server_that_dies_in_a_call_fails_it_and_comes_back_while_others_work(configure: Configure) -> None:
@@ -372,6 +384,8 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     assert reading.description.startswith("reads mail!")
     shown = {"description": "the id", "examples": ["ab"], "x-note": "seen", "pattern": "a\u200bb"}
     assert reading.input_schema["properties"]["id"] == {"type": "string", **shown}
+    said = {"type": "object", "properties": {"x": {"type": "string", "default": None}}}
+    assert tools["mcp_nulls"].input_schema == said
     reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
     assert any("another document" in reason for reason in reasons)
     assert any(log["event"] == "mcp_tools_cut" for log in logs)

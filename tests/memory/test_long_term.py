@@ -16,7 +16,7 @@ from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import NewFact
-from segue.memory import facts
+from segue.memory import fact_store
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking
 from tests.support.patience import PATIENCE_S
@@ -199,10 +199,10 @@ async def test_a_correction_supersedes_no_fact_of_another_user(client: Client, s
     database = Database(settings.database_url.get_secret_value())
     async with database.transaction() as connection:
         wrong = NewFact("I sail on Mondays", "fact", supersedes=meant)
-        await facts.add_fact(connection, "mallory", wrong, now=utc_now())
+        await fact_store.add_fact(connection, "mallory", wrong, now=utc_now())
     assert await known(client) == ["I sail on Sundays"]
     async with database.transaction() as connection:
-        await facts.add_fact(connection, LOCAL_USER, wrong, now=utc_now())
+        await fact_store.add_fact(connection, LOCAL_USER, wrong, now=utc_now())
     assert await known(client) == ["I sail on Mondays"]
     await database.close()
 

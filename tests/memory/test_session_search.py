@@ -4,12 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from segue.config import Settings
 from segue.db.engine import Database
 from segue.memory.session_search import MOST_MESSAGES, MOST_SESSIONS, SearchPosition, search_sessions
 from segue.memory.session_store import list_sessions
 from tests.support.explained import explained
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 
 SESSIONS = """
 INSERT INTO sessions (id, owner, title, metadata, created_at, updated_at, next_seq, gaps, archived, pinned)
@@ -27,12 +26,6 @@ SELECT 'msg_' || right(session_id, 6) || lpad(seq::text, 20, '0'), session_id, s
        CASE seq % 2 WHEN 1 THEN 'user' ELSE 'assistant' END, 'message ' || seq, now()
 FROM made, generate_series(1, $1::int) AS seq
 """
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from segue.config import Settings
-from segue.db.redis import short_term_memory_key
+from segue.db.redis_keys import short_term_memory_key
 from segue.domain.tool import CallStatus, Reference
 from segue.memory.short_term import MAX_REFERENCES, merge_results
 from tests.support.provider import Provider, calls, fails, says

@@ -3,12 +3,14 @@
 import asyncio
 import re
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from starlette.responses import StreamingResponse
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
@@ -198,6 +200,8 @@ ANSWERS = {
     "a name with another prefix": calling('{"q": 1}', {"q": 1}, name=" tools.search\n"),
     "arguments in a code block": calling('```json\n{"q": 1}\n```', {"q": 1}),
     "arguments with a template's end": calling('{"q": 1}\n</tool_call><|im_end|>', {"q": 1}),
+    "arguments behind an empty object": calling('{}{"q": 1}', {"q": 1}),
+    "empty arguments that come twice": calling("{}{}", {}),
     "arguments that come twice": calling('{"q": 1}{"q": 1}', {"q": 1}),
     "two kinds of arguments": calling('{"q": 1}{"q": 2}', None),
     "arguments that grow in every delta": Row(
@@ -353,6 +357,12 @@ CUT = {
     "content_filter": ("stop here", "content_filter", False),
     "length before a word": ("", "length", False),
     "length in a call": (None, "length", False),
+    "Mistral's length in a call": (None, "model_length", False),
+    "Zhipu's length before a word": ("", "model_context_window_exceeded", False),
+    "Zhipu's filter": ("stop here", "sensitive", False),
+    "Google's filter": ("stop here", "content_filter: PROHIBITED_CONTENT", False),
+    "a call that Google could not read": ("stop here", "function_call_filter: MALFORMED_FUNCTION_CALL", True),
+    "DeepSeek's resources": ("stop here", "insufficient_system_resource", True),
 }
 
 
@@ -384,6 +394,27 @@ async def test_a_stream_with_a_reason_to_stop_needs_no_last_word(model: ChatMode
     assert (await asked(model, as_stream=True)).text == "42"
 
 
+async def test_a_stream_that_is_cut_behind_its_reason_to_stop_is_whole(model: ChatModel, provider: Provider) -> None:
+    async def cut(_: dict[str, Any]) -> StreamingResponse:
+        return StreamingResponse(written(), media_type="text/event-stream")
+
+    async def written() -> AsyncIterator[str]:
+        yield f"data: {orjson.dumps(delta(content='42')).decode()}\n\n"
+        yield f"data: {orjson.dumps(delta('stop')).decode()}\n\n"
+        raise ConnectionResetError  # the server hangs up before the last chunk
+
+    provider.will(cut)
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
+async def test_empty_events_and_a_choice_without_a_number_are_part_of_a_stream(
+    model: ChatModel, provider: Provider
+) -> None:
+    last = {"choices": [{"delta": {"content": "2"}, "finish_reason": "stop"}]}
+    provider.will(sse("data:\n\n", delta(content="4"), "data: \n\n", last, "data: [DONE]\n\n"))
+    assert (await asked(model, as_stream=True)).text == "42"
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
 async def test_lines_of_a_stream_may_end_in_any_way_and_be_cut_anywhere(
     model: ChatModel, provider: Provider, end: str
@@ -411,6 +442,10 @@ USAGES = {
         (11, 7, 5, 3, False),
     ),
     "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, False)),
+    "xAI's": (
+        {**USED, "total_tokens": 48, "completion_tokens_details": {"reasoning_tokens": 30}},
+        (11, 37, 0, 30, False),
+    ),
     "details that are null": (
         {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
         (11, 7, 0, 0, False),
@@ -420,7 +455,6 @@ USAGES = {
         {"prompt_tokens": "11", "completion_tokens": "7", "prompt_tokens_details": {"cached_tokens": "5"}},
         (11, 7, 5, 0, False),
     ),
-    "below nothing": ({"prompt_tokens": -5, "completion_tokens": 7}, (0, 7, 0, 0, False)),
 }
 
 
@@ -434,7 +468,17 @@ async def test_usage_is_read(
     assert counted == meant
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 0, "completion_tokens": 0}, "missing"])
+NO_USAGES: list[Any] = [
+    None,
+    {},
+    {"prompt_tokens": 0, "completion_tokens": 0},
+    {"prompt_tokens": -5, "completion_tokens": 7},
+    {"completion_tokens": 7},
+    "missing",
+]
+
+
+@pytest.mark.parametrize("usage", NO_USAGES)
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 async def test_what_the_endpoint_does_not_count_is_estimated(
     model: ChatModel, provider: Provider, usage: Any, *, as_stream: bool

@@ -136,6 +136,18 @@ async def test_an_error_in_an_answer_is_what_its_code_says(
     assert f"HTTP {status}." in (await failure(model)).detail
 
 
+@pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
+async def test_an_error_beside_an_answer_is_what_its_number_says(
+    model: ChatModel, provider: Provider, *, as_stream: bool
+) -> None:
+    told = {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}, "choices": None}
+    fine = {**orjson.loads(says("42").body), "base_resp": {"status_code": 0, "status_msg": ""}}
+    provider.will(sse(told) if as_stream else raw(told), raw(fine))
+    error = await failure(model, as_stream=as_stream)
+    assert (error.retryable, "HTTP 402." in error.detail, "insufficient balance" in error.detail) == (False, True, True)
+    assert (await model.reply(ASKED)).text == "42"
+
+
 FORMS = {
     "a text": '{"error": "no such thing"}',
     "a list": '[{"error": {"code": 400, "message": "no such thing", "status": "INVALID_ARGUMENT"}}]',
@@ -152,6 +164,13 @@ FORMS = {
 async def test_an_error_of_any_form_is_told(model: ChatModel, provider: Provider, body: str) -> None:
     provider.will(fails(400, body=body))
     assert "no such thing" in (await failure(model)).detail
+
+
+async def test_an_error_that_is_called_a_stream_is_told(model: ChatModel, provider: Provider) -> None:
+    for end in ("", "\n", "\n\n"):
+        provider.will(sse(f'{{"error": {{"message": "no such thing", "code": 402}}}}{end}'))
+        error = await failure(model, as_stream=True)
+        assert (error.retryable, "HTTP 402." in error.detail, "no such thing" in error.detail) == (False, True, True)
 
 
 async def test_a_page_for_people_is_not_told(model: ChatModel, provider: Provider) -> None:

@@ -309,8 +309,19 @@ async def test_an_answer_that_was_stopped_is_told_for_why(
 
 @pytest.mark.parametrize("native", [NATIVE["gemini"]], ids=["gemini"], indirect=True)
 async def test_an_answer_that_ends_in_too_many_calls_of_its_own_broke_off(api: NativeApi, model: ChatModel) -> None:
-    api.will(gemini_api.says("It is", reason="TOO_MANY_TOOL_CALLS"))
+    api.will(gemini_api.says("It is", reason="TOO_MANY_TOOL_CALLS"), gemini_api.calls(NOON, reason="CONTINUATION"))
     assert "broke the answer off" in (await failure(model)).detail
+    assert "length limit" in (await failure(model)).detail
+
+
+@WAYS
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_a_request_whose_tokens_are_not_counted_with_the_answers_is_estimated(
+    api: NativeApi, model: ChatModel, *, as_stream: bool
+) -> None:
+    api.will(replace(messages_api.says("It is noon."), usage={"output_tokens": 7}))
+    reply = await model.reply(ASKED, listener=SILENT if as_stream else None)
+    assert (reply.input_tokens > 0, reply.output_tokens, reply.estimated) == (True, 7, True)
 
 
 IN_PHASES = Given(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, POSTPONES, classify
-from segue.plans.question import ACTIONS, Question, question_in, question_of
+from segue.plans.asked_words import ACTIONS, Question, question_in, question_of
 
 CONFIRMS = {
     "en": [

@@ -29,11 +29,21 @@ from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.service import Process
 from tests.support.stores import new_database, plain
+from tests.support.sweeps import first
 
 OTHERS = [Path(each).resolve() for each in os.environ.get("OTHER", "").split()]
 REPEATABLE = "0035"  # what follows it can be done once more, and takes its locks again
+AFTER_IT = [each.revision for each in ScriptDirectory.from_config(config("")).iterate_revisions("head", REPEATABLE)]
+READ_ALL = """
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version' LOOP
+        EXECUTE format('LOCK TABLE %I IN ACCESS SHARE MODE', name);
+    END LOOP;
+END $$
+"""
 TALKERS = 4
 WAITS_FOR = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))"
+WAITS_BESIDE_OTHERS = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'virtualxid'"
 STAMP = "UPDATE alembic_version SET version_num = $1"
 
 
@@ -142,7 +152,8 @@ async def test_migrations_beneath_this_release_fail_no_request_and_lose_no_messa
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("checkout", OTHERS, ids=lambda path: path.name)
+@pytest.mark.skipif(not OTHERS, reason="it takes checkouts of releases before: make migrations")
+@pytest.mark.parametrize("checkout", OTHERS or [Path()], ids=lambda path: path.name)
 async def test_every_migration_since_a_release_fails_no_request_of_it_and_none_of_this_one_after_them(
     environment: dict[str, str], servers: ServerUrls, checkout: Path
 ) -> None:
@@ -163,6 +174,31 @@ async def test_every_migration_since_a_release_fails_no_request_of_it_and_none_o
                 await users.heard(10 * TALKERS)
                 users.urls.remove(after)
                 await users.heard(TALKERS)
+
+
+@pytest.mark.parametrize("revision", first(2, dict.fromkeys([AFTER_IT[0], "0042", *AFTER_IT])))
+async def test_a_migration_waits_for_no_reader_while_others_wait_behind_it(
+    own_database_url: str, revision: str
+) -> None:
+    admin, looking = [await asyncpg.connect(plain(own_database_url)) for _ in range(2)]
+    await admin.execute(STAMP, AFTER_IT[AFTER_IT.index(revision) + 1] if revision != AFTER_IT[-1] else REPEATABLE)
+    await admin.execute("BEGIN")
+    await admin.execute(READ_ALL)  # as a dump does
+    with capture_logs() as logs:
+        migrating = asyncio.create_task(asyncio.to_thread(upgrade, own_database_url, revision=revision))
+
+        async def is_in_nobodys_way() -> bool:
+            has_given_way = "migration_gave_way" in [line["event"] for line in logs]
+            return has_given_way or migrating.done() or bool(await looking.fetchval(WAITS_BESIDE_OTHERS))
+
+        try:
+            await until(is_in_nobodys_way)
+        finally:
+            await admin.execute("COMMIT")
+            await migrating
+    assert await admin.fetchval("SELECT version_num FROM alembic_version") == revision
+    await admin.close()
+    await looking.close()
 
 
 async def test_a_migration_gives_way_to_a_transaction_that_needs_what_it_has_and_has_what_it_needs(

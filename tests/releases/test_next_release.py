@@ -68,9 +68,7 @@ async def test_a_release_serves_what_the_next_one_left_and_says_that_the_schema_
     assert not [problem for problem in report.problems if problem["area"] == "migrations"]
 
 
-async def test_rolling_back_as_the_page_says_changes_nothing_and_says_so(settings: Settings, database_url: str) -> None:
-    assert settings.redis_url is not None
-    urls = {"DATABASE_URL": database_url, "REDIS_URL": settings.redis_url.get_secret_value()}
+async def test_rolling_back_as_the_page_says_changes_nothing_and_says_so(urls: dict[str, str]) -> None:
     code, printed = await pasted("operations.md", "Rolling back", **urls)
     assert (code, "0999, which a newer release made" in printed) == (0, True)
 

@@ -27,7 +27,7 @@ from tests.support.provider import Provider, says
 from tests.support.redis_keys import write_key
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
-from tests.support.stores import looking_into, new_database, notify_changes
+from tests.support.stores import looking_into, new_database, notify_changes, urls_of
 from tests.support.streams import check, kinds, listening, replayed, texts
 
 LEFT: dict[str, Any] = json.loads(Path(__file__).with_name("previous.json").read_text("utf-8"))
@@ -92,12 +92,7 @@ async def test_a_plan_that_waits_goes_on_with_a_yes(client: Client, provider: Pr
 async def test_upgrading_as_the_page_says_migrates_it_and_the_backup_from_before_goes_on_with_a_yes(
     as_left: Settings, provider: Provider, shelf: Shelf, tmp_path: Path
 ) -> None:
-    assert as_left.database_url is not None
-    assert as_left.redis_url is not None
-    urls = {
-        "DATABASE_URL": as_left.database_url.get_secret_value(),
-        "REDIS_URL": as_left.redis_url.get_secret_value(),
-    }
+    urls = urls_of(as_left)
     code, said = await pasted("operations.md", "Upgrading", **urls, TMPDIR=str(tmp_path))
     assert (code, "The database is at the newest revision." in said) == (0, True), said
     code, said = await asyncio.to_thread(lambda: segue("restore", "--force", *backups_in(tmp_path), **urls))

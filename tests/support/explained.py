@@ -29,8 +29,10 @@ def statements(sent_by: object = Engine) -> Iterator[list[tuple[str, tuple[Any, 
         seen.append((statement, parameters))
 
     event.listen(sent_by, "before_cursor_execute", keep)
-    yield seen
-    event.remove(sent_by, "before_cursor_execute", keep)
+    try:
+        yield seen
+    finally:
+        event.remove(sent_by, "before_cursor_execute", keep)
 
 
 @asynccontextmanager

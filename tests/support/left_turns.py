@@ -39,5 +39,7 @@ async def abandoned(
         await store.begin_turn(connection, LOCAL_USER, session, request, now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=lease_s)
     assert claim is not None
-    yield database, claim
-    await database.close()
+    try:
+        yield database, claim
+    finally:
+        await database.close()

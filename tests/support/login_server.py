@@ -49,6 +49,7 @@ class LoginServer:
     places: dict[str, Callable[[Request], Response]] = field(default_factory=dict)
     expires_in: int | None = 3600
     needs: str = "diary"
+    refuses_with: int = 400
     tokens: dict[str, tuple[str, str]] = field(default_factory=dict)
     refreshes: dict[str, tuple[str, str]] = field(default_factory=dict)
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class LoginServer:
         else:
             user = self._of_code(form)
         if user is None or form["resource"] != self.mcp:
-            return JSONResponse({"error": "invalid_grant"}, 400)
+            return JSONResponse({"error": "invalid_grant"}, self.refuses_with)
         access, again = f"access-{secrets.token_hex(12)}", f"refresh-{secrets.token_hex(12)}"
         self.tokens[access], self.refreshes[again] = user, user
         self.all_tokens |= {access, again}

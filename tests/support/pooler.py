@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests.support.logs import until
 from tests.support.proxy import proxied
-from tests.support.stores import plain
+from tests.support.stores import plain, socket_of
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 NOT_ROOT = "nobody"  # PgBouncer does not run as root
@@ -35,12 +35,11 @@ pool_mode = {mode}
 async def pooled(database_url: str, mode: str) -> AsyncIterator[str]:
     """The URL that leads to the same database through a pooler."""
     url = make_url(database_url)
-    socket = Path(f"{url.query['host']}/.s.PGSQL.{url.query['port']}")
     with tempfile.TemporaryDirectory() as folder:
         if os.geteuid() == 0:
             shutil.chown(folder, NOT_ROOT)
         async with (
-            proxied(socket) as door,
+            proxied(socket_of(database_url)) as door,
             _running(Path(folder), CONFIG.format(port=door.port, folder=folder, mode=mode)),
         ):
             through = url.set(query={"host": folder, "port": "6432"}).render_as_string(hide_password=False)

@@ -19,6 +19,7 @@ from tests.support.commands import ROOT, Started, Starter, forked, surroundings
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 from tests.support.server import serving
+from tests.support.stores import urls_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +189,9 @@ class Process:
 @asynccontextmanager
 async def process(settings: Settings) -> AsyncIterator[tuple[Process, Client]]:
     """`segue serve` with the test's stores, model and MCP servers, once one is ready. Leaving it is kill -9."""
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
     served = Process(
         {
-            "DATABASE_URL": settings.database_url.get_secret_value(),
-            "REDIS_URL": settings.redis_url.get_secret_value(),
+            **urls_of(settings),
             "OPENAI_BASE_URL": str(settings.openai_base_url),
             "LLM_MODEL": "scripted",
             "LLM_MAX_RETRIES": "0",

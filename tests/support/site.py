@@ -24,7 +24,7 @@ from tests.support.provider import Provider, says, scripted_provider
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, Process
 from tests.support.shelf import Shelf, serving_shelf
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores, looking_into, socket_of
 
 Pair = list[tuple[Process, Client]]  # two instances
 
@@ -138,11 +138,10 @@ class Site:
 async def site_on(servers: ServerUrls, data: Path) -> AsyncIterator[Site]:
     """A site on servers of its own, in the folder `data`, that are at the newest revision."""
     folder = data.parent
-    socket = make_url(servers.database_url).query
     async with (
         scripted_provider() as provider,
         serving_shelf() as shelf,
-        proxied(Path(f"{socket['host']}/.s.PGSQL.{socket['port']}")) as postgres,
+        proxied(socket_of(servers.database_url)) as postgres,
         proxied(Path(servers.redis_url.removeprefix("unix://"))) as redis,
         proxied(_port(provider.base_url)) as model,
     ):

@@ -5,10 +5,12 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 from redis.asyncio import Redis
+from sqlalchemy import make_url
 
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
@@ -127,13 +129,28 @@ async def arrived(settings: Settings, session_id: str, count: int) -> None:
         await stores.until_messages(session_id, count)
 
 
+def urls_of(settings: Settings) -> dict[str, str]:
+    """What a process has in its environment that shares these stores."""
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    return {
+        "DATABASE_URL": settings.database_url.get_secret_value(),
+        "REDIS_URL": settings.redis_url.get_secret_value(),
+    }
+
+
+def socket_of(database_url: str) -> Path:
+    """Where the PostgreSQL of the tests listens."""
+    query = make_url(database_url).query
+    return Path(f"{query['host']}/.s.PGSQL.{query['port']}")
+
+
 @asynccontextmanager
 async def looking_into(settings: Settings) -> AsyncIterator[Stores]:
     """The stores of the service that runs with these settings."""
-    assert settings.database_url is not None
-    assert settings.redis_url is not None
-    database = await asyncpg.connect(plain(settings.database_url.get_secret_value()))
-    redis = Redis.from_url(settings.redis_url.get_secret_value(), protocol=2, decode_responses=True)
+    urls = urls_of(settings)
+    database = await asyncpg.connect(plain(urls["DATABASE_URL"]))
+    redis = Redis.from_url(urls["REDIS_URL"], protocol=2, decode_responses=True)
     try:
         yield Stores(database, redis)
     finally:

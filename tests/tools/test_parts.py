@@ -80,13 +80,18 @@ def test_binary_content_is_described_wherever_it_stands_and_nothing_else_is(valu
         assert PNG[:100] not in orjson.dumps(found).decode()
 
 
+LARGE = st.binary(min_size=100, max_size=300)
+
+
 @examples(max_examples=20)
 @given(
-    st.recursive(st.text() | st.binary(max_size=300), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+    LARGE,
+    st.recursive(st.text() | LARGE | st.binary(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)),
 )
-def test_every_value_is_described_and_its_parts_can_be_loaded(value: Any) -> None:
-    shown, parts = described(clean(value))
+def test_every_value_is_described_and_its_parts_can_be_loaded(it: bytes, beside: Any) -> None:
+    shown, parts = described(clean([it, beside]))
     orjson.dumps(shown)
+    assert parts[0].content() == it
     assert all(len(part.content()) == part.size_bytes for part in parts)
 
 

@@ -20,9 +20,10 @@ from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn
 from segue.turns.store import ChatRequest, Once
 from segue.turns.terminations import run_again
+from tests.support.left_turns import abandoned
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, fails, says
-from tests.support.service import Client
+from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
 HERE = Claimer("here", lease_s=600)
@@ -139,3 +140,18 @@ async def test_a_message_that_comes_while_a_failed_turn_is_run_again_finds_the_s
     with pytest.raises(AppError) as refused:
         await admitted
     assert refused.value.code == "turn_in_progress"
+
+
+async def test_only_a_lease_that_nobody_can_have_heard_of_is_ended(settings: Settings, database: Database) -> None:
+    async with running(settings, takes_turns=False) as client:
+        session = await client.new_session()
+    async with abandoned(settings, session, lease_s=600) as (_, claim), looking_into(settings) as stores:
+
+        async def ended(epoch: int, started_later: str) -> set[str]:
+            change = "UPDATE turns SET epoch = $1, started_at = queued_at + $2::text::interval"
+            await stores.database.execute(change, epoch, started_later)
+            return await database.write(claims.end_leases_unheard, [claim.key.turn_id])
+
+        assert await ended(2, "0 s") == set()  # it was claimed again
+        assert await ended(1, "1 s") == set()  # it was claimed later than it was accepted
+        assert await ended(1, "0 s") == {claim.key.turn_id}

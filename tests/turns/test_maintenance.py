@@ -1,7 +1,6 @@
 """What has had its time goes by itself: idle sessions and old notes on tools. What runs stays."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -42,12 +41,6 @@ def clock() -> Frozen:
 def settings(settings: Settings) -> Settings:
     """Upkeep comes by twice a second."""
     return settings.model_copy(update={"turn_lease_s": 2, "session_ttl_days": DAYS})
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 async def unused_for(stores: Stores, session: str, **time: float) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.history.operations import TurnFilter, list_any
 from segue.history.operator_figures import COUNTED, list_users
+from segue.history.operator_turns import TurnFilter, list_any
 from tests.support.explained import explained
 from tests.support.stores import looking_into
 

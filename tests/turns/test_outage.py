@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -21,7 +20,7 @@ from tests.support.provider import Provider, calls, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
-from tests.support.stores import plain
+from tests.support.stores import plain, socket_of
 
 LEASE_S = 4
 FULL = """
@@ -32,8 +31,7 @@ CREATE TRIGGER fills BEFORE INSERT OR UPDATE ON turns FOR EACH STATEMENT EXECUTE
 
 @pytest.fixture
 async def postgres(database_url: str) -> AsyncIterator[Proxy]:
-    query = make_url(database_url).query
-    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as proxy:
+    async with proxied(socket_of(database_url)) as proxy:
         yield proxy
 
 

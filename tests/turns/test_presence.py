@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -24,7 +23,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, socket_of
 
 HERE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 LOCKS = f"FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND {HERE} AND pid <> pg_backend_pid()"
@@ -188,7 +187,7 @@ async def test_a_process_that_has_lost_its_connection_takes_its_lock_again_and_d
 async def door_to(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
     """A door in front of PostgreSQL, and the URL that leads through it."""
     url = make_url(database_url)
-    async with proxied(Path(f"{url.query['host']}/.s.PGSQL.{url.query['port']}")) as door:
+    async with proxied(socket_of(database_url)) as door:
         behind = url.set(host="127.0.0.1", port=door.port, query={})
         yield door, behind.render_as_string(hide_password=False)
 

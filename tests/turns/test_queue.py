@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
 from segue.turns.queue import KEY, QueueFacts, TurnQueue, look_at_queue
 from tests.support.patience import PATIENCE_S
 

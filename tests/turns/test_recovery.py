@@ -119,6 +119,21 @@ async def test_a_turn_whose_owner_has_come_back_is_neither_taken_from_it_nor_end
         assert (await connection.execute(select(turns.c.status))).scalar_one() == "running"
 
 
+async def test_a_worker_that_wakes_up_after_its_turn_was_ended_elsewhere_writes_nothing(settings: Settings) -> None:
+    """Its epoch is still the turn's."""
+    gave_up = turn_errors.of("turn_gave_up", attempts=3)
+    async with running(settings, takes_turns=False) as client:
+        session = await client.new_session()
+        async with abandoned(settings, session) as (database, claim):
+            async with database.transaction() as connection:
+                [seen] = await terminations.neglected_turns(connection, timeout_s=300)
+                assert await terminations.end_turn(connection, seen, gave_up, now=utc_now()) is not None
+            await writes_nothing(database, claim)
+        [turn] = await client.turns(session)
+        assert (turn["status"], turn["error"]["code"]) == ("failed", "turn_gave_up")
+        assert [each["content"] for each in await client.messages(session)] == ["hello?"]
+
+
 async def test_a_turn_is_cancelled_and_taken_by_nobody_but_its_owner(settings: Settings, client: Client) -> None:
     session = await client.new_session()
     async with (

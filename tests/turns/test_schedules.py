@@ -19,9 +19,11 @@ from segue.db.engine import Database
 from segue.domain.errors import InvalidRequest
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import UNKNOWN_ZONE, new_id, utc_now
+from segue.domain.tool import ToolContext
 from segue.tools.builtin.builtin_tools import NOT_PROMISED
-from segue.turns.schedules import Rule, begin_now
+from segue.turns.schedules import Promised, Rule, begin_now
 from tests.support.health import connect
+from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting, until
 from tests.support.mailbox import write_mailbox_config
 from tests.support.patience import PATIENCE_S
@@ -55,12 +57,6 @@ EVERY_MONDAY = [
 def settings(settings: Settings) -> Settings:
     """Processes look for what is due ten times a second."""
     return settings.model_copy(update={"turn_lease_s": 3})
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 async def made(client: Client, **given: Any) -> dict[str, Any]:
@@ -632,3 +628,29 @@ async def test_a_user_has_so_many_and_those_that_ended_long_ago_are_no_longer_ke
         await stores.database.execute(ended)
         await made(client, new_session=True, cron=NIGHTLY)
         assert len((await client.get("/schedules"))["items"]) == 1
+
+
+async def test_what_one_user_has_takes_no_room_of_another_and_no_promise_is_ended_by_another(
+    settings: Settings, stores: Stores, database_url: str
+) -> None:
+    guarded = settings.model_copy(update={"schedules_per_user": 1, "auth": "api_key"})
+    async with (
+        running(guarded) as service,
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, await new_key(guarded, "bob")) as bob,
+    ):
+        mine = (await made(ada, new_session=True, cron=NIGHTLY))["id"]
+        await made(bob, new_session=True, cron=NIGHTLY)
+        full = await ada.http.post("/schedules", json={"message": REPORT, "new_session": True, "cron": NIGHTLY})
+        assert full.json()["code"] == "too_many_unattended"
+        await stores.database.execute("UPDATE schedules SET made_by = 'promise'")
+        database = Database(database_url)
+        promised = Promised(database, guarded, says=never_said)
+        for owner, ended in (("bob", False), ("ada", True)):
+            assert await promised.end(ToolContext(owner, "ses_1", "turn_1", "call_1", utc_now()), mine) is ended
+            assert ((await ada.get(f"/schedules/{mine}"))["status"] == "ended") is ended
+        await database.close()
+
+
+async def never_said(*_: str) -> bool:
+    return False

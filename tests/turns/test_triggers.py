@@ -43,12 +43,6 @@ async def client(settings: Settings, clock: Frozen) -> AsyncIterator[Client]:
         yield served
 
 
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
-
-
 async def made(client: Client, **given: Any) -> dict[str, Any]:
     response = await client.http.post("/triggers", json={"message": TICKET, **given})
     assert response.status_code == 201, response.text

@@ -20,9 +20,9 @@ from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
-from segue.users import usage_ledger
+from segue.users import usage_caps
 from segue.users.spending import Account, Books, Limits
-from segue.users.usage_ledger import Reservation
+from segue.users.usage_caps import Reservation
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
@@ -222,13 +222,16 @@ async def test_what_users_of_a_group_spend_and_hold_counts_against_its_cap_and_n
         assert ("in finance together" in problem["detail"], "$" in str(problem)) == (True, False)
         go.set()
         await asked
-        provider.will(dear(says("two")), says("three"))
+        provider.will(dear(says("two")))
         assert (await clients["eve"].chat(sessions["eve"], "hello"))["message"]["content"] == "two"
         again = refused(await clients["bob"].send(sessions["bob"], "hello"), "group_cost_per_day")
         assert again["retry_after_s"] == 15 * 3600
         alone = await stack.enter_async_context(speaking(service, await new_key(guarded, "ada")))
         refused(await alone.send(sessions["ada"], "with a key of no group"), "group_cost_per_day")
         clock.now += timedelta(hours=15)
+        provider.will(dear(says("of no group today"), 5000))
+        await alone.chat(sessions["ada"], "hello")
+        provider.will(says("three"))
         assert (await clients["bob"].chat(sessions["bob"], "hello"))["message"]["content"] == "three"
 
 
@@ -307,8 +310,8 @@ async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: s
     wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
     async with database.transaction() as connection:
         if total:
-            await usage_ledger.fits(connection, wanted, "", token_cap=100, cost_cap=Decimal(0))
-        made = await usage_ledger.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
+            await usage_caps.fits(connection, wanted, "", token_cap=100, cost_cap=Decimal(0))
+        made = await usage_caps.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
         another = asyncio.create_task(books.reserve(who, "another", lambda: Charge("x", input_tokens=60)))
 
         async def waits_or_is_done() -> bool:
@@ -319,6 +322,15 @@ async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: s
     assert made.fits
     with pytest.raises(AppError, match="for all users together" if total else "at most 100"):
         await another
+
+
+async def test_what_a_call_that_failed_has_spent_counts_before_the_next_of_its_turn_is_made(database: Database) -> None:
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
+    async with books.job("ada", "ses_1", lasts_s=60) as account:
+        await account.reserve(lambda: Charge("x", input_tokens=60))
+        account.add(Charge("x", input_tokens=60))
+        with pytest.raises(AppError, match="at most 100"):
+            await account.reserve(lambda: Charge("x", input_tokens=60))
 
 
 async def test_a_turn_that_runs_on_after_its_user_was_erased_reserves_and_books_nothing(

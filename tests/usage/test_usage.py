@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from datetime import date
 from typing import Any
 
 import orjson
@@ -17,6 +17,7 @@ from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
+from segue.users import usage_caps
 from segue.users.spending import Account, Books, Limits
 from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
@@ -26,7 +27,7 @@ from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, completion, delta, fails, raw, says, sse
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, socket_of
 from tests.support.streams import streamed
 
 CALL = {
@@ -52,8 +53,7 @@ def takes(text: str, **usage: Any) -> Response:
 @asynccontextmanager
 async def behind_a_door(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
     """A door before PostgreSQL, and the URL of the database behind it."""
-    query = make_url(database_url).query
-    async with proxied(Path(f"{query['host']}/.s.PGSQL.{query['port']}")) as postgres:
+    async with proxied(socket_of(database_url)) as postgres:
         there = make_url(database_url).set(host="127.0.0.1", port=postgres.port, query={})
         yield postgres, there.render_as_string(hide_password=False)
 
@@ -312,6 +312,21 @@ async def test_the_numbers_of_a_deleted_session_stay_without_its_id(settings: Se
         assert (gone["key"], gone["llm_calls"], gone["input_tokens"]) == (None, 2, 22)
         async with looking_into(settings) as stores:
             assert session not in str(await stores.database.fetch("SELECT * FROM usage"))
+
+
+async def test_of_a_user_who_was_erased_meanwhile_nothing_is_booked_and_no_group_noted(
+    settings: Settings, database_url: str
+) -> None:
+    database, day = Database(database_url), date(2026, 1, 1)
+    charges = {(day, "scripted"): Charge("scripted", calls=1)}
+    async with running(settings) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        for owner in ("erased", LOCAL_USER):
+            await database.write(usage_caps.book, owner, session, charges, holder="turn", epoch=1)
+            await database.write(usage_caps.enter_groups, owner, day, ["staff"])
+        for table in ("usage", "user_groups"):
+            assert [row["owner"] for row in await stores.database.fetch(f"SELECT owner FROM {table}")] == [LOCAL_USER]  # noqa: S608
+    await database.close()
 
 
 async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Provider) -> None:

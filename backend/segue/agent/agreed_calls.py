@@ -1,8 +1,7 @@
-"""Whether a call that needs a yes has one: to what the model offered in its own words, or one that lasts.
+"""Decides whether a call that needs a yes has one: to an offer in the model's own words, or one that lasts (a mandate).
 
-The first covers a call if the offer is of that action, the reply is a strong yes, and the user said or was shown every
-value; each call once, and none that the session has made already. docs/security.md says what an operator who leaves
-CONFIRM_WORDS on relies on. Asked right before a call runs: what was revoked meanwhile counts no more.
+An offer covers one call: of that action, after a strong yes, with every value said by or shown to the user.
+docs/security.md says what CONFIRM_WORDS relies on. Asked right before a call runs, so a revoked yes does not count.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,9 +26,9 @@ from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
+from segue.plans.asked_words import is_about, is_value, names_action, offer_in
 from segue.plans.mandates import Terms, give, mandates_for, use_of
 from segue.plans.policy import Ruling, gives_leave
-from segue.plans.question import is_about, is_value, names_action, offer_in
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
 from segue.tools.results import load_results, recent_references
 

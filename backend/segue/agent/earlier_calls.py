@@ -1,7 +1,5 @@
-"""Calls that had no answer when their attempt was cut off, or their turn ended.
-
-They are made again under their ids if that does no harm, or settled by the checks of their tools; what these cannot
-tell stays unknown.
+"""Calls that were open when their attempt was cut off or their turn ended. They are made again under their ids if that
+does no harm, or settled by the checks of their tools; the rest stays unknown.
 """
 
 from collections.abc import Sequence
@@ -63,9 +61,7 @@ def interrupted_call(
 
 
 async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
-    """Has the checks of tools find out what became of calls of earlier turns whose outcome is unknown, the newest
-    first. Returns what that changes of what the turn starts from. What the checks cannot tell stays as it is.
-    """
+    """Has tools' checks settle unknown calls of earlier turns, newest first. Returns what that changes for the turn."""
     tools, known = context.guard.tools(), state["earlier_results"]
     unknown = [each for each in known if each.status == "unknown" and each.tool_name in tools]
     ids = [each.tool_call_id for each in unknown if tools[each.tool_name].spec.verify][:MAX_SETTLED]

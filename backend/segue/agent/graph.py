@@ -30,8 +30,8 @@ from segue.memory import short_term
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer, may_answer_otherwise
 from segue.plans.acknowledgement import Acknowledgement, classify
+from segue.plans.asked_words import joined, question_in, question_of
 from segue.plans.policy import should_search_web, without_forbidden
-from segue.plans.question import joined, question_in, question_of
 from segue.tools.normalize import clean
 
 

@@ -1,8 +1,7 @@
-"""What the engine tells the user about a plan, in the user's language: what waits, is done, or how it ended. Also the
-account of a turn whose calls the model has no words for.
+"""What the engine tells the user about a plan, in their language; also an account of calls the model has no words for.
 
-The user approves what is shown here, so the engine writes it and the model does not. What a result says of the thing
-that a call names is data: it comes from the tool's own server only, and the question says which tool said it.
+The user approves what is shown here, so the engine writes it and not the model. What a result says about the object of
+a call is data: it comes only from the tool's own server, and the question names that tool.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from segue.domain.tool import Reference, Tool, ToolCall
 from segue.domain.user_request import UserRequest, question_of_step
 from segue.domain.visible import visible
 from segue.language.shown_call import CallView, code, plain, quoted, translate
-from segue.plans.question import tool_words
+from segue.plans.asked_words import tool_words
 from segue.plans.store import StoredPlan
 from segue.plans.value_origins import not_from_user
 from segue.tools.results import load_results

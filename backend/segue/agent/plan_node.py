@@ -1,7 +1,5 @@
-"""Decides what the turn does about plans: resume, cancel, amend or make one, or skip.
-
-A message answers a waiting plan or leaves it as it is; a yes moves it by the same compare-and-set as a button. Nothing
-runs here: `tool_loop` runs the plan if this node sets `plan_runs`, and `respond` sends `answer` if it sets that.
+"""Decides what the turn does about plans: resume, cancel, amend, make, or skip. Runs nothing: `tool_loop` runs the plan
+if `plan_runs` is set, and `respond` sends `answer`. A yes moves a plan by the same compare-and-set as a button.
 """
 
 from collections.abc import Sequence
@@ -13,11 +11,11 @@ from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
 from segue.agent.earlier_calls import settle_earlier
+from segue.agent.held_calls import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import STOPPED, TEXTS, VERDICT_NOTES, steers_in, with_plan
 from segue.agent.state import TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.turn_reports import acknowledgement_report, web_search_report
-from segue.agent.waiting_plans import offer_plan
 from segue.domain.events import PlanChanged
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
@@ -26,8 +24,8 @@ from segue.domain.user_request import UserRequest
 from segue.language.utterance import own_words
 from segue.plans import store
 from segue.plans.acknowledgement import NEVER_A_YES, POSTPONES, Acknowledgement, chosen_of
+from segue.plans.asked_words import offer_in
 from segue.plans.policy import should_plan
-from segue.plans.question import offer_in
 from segue.plans.store import StalePlan, StoredPlan
 from segue.plans.value_origins import leaves, stands_in
 

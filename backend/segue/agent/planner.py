@@ -1,8 +1,7 @@
-"""What the model is asked about plans: for a plan, for a changed one, for the arguments of a step, and how to read a
-reply to one.
+"""What the model is asked about plans: to make or change one, to fill in a step's arguments, to read a reply to one.
 
-The model only proposes. Of an answer to what a tool asks it only copies what the user said: a text that stands in none
-of the user's messages is not taken from it. Rules come first where they can tell.
+The model only proposes. Its answer to a question of a tool may only copy the user: a text that stands in none of the
+user's messages is dropped. Rules come first where they can tell.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from segue.agent import prompts
 from segue.agent.state import TurnContext, TurnState
 from segue.agent.tool_choice import FIND_TOOLS
 from segue.agent.turn_calls import TurnCalls, mark_refused
-from segue.db.redis import plan_cache_key, plans_of_owner_key
+from segue.db.redis_keys import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
 from segue.domain.session import RequestedCall

@@ -1,10 +1,8 @@
 """Every text that Segue itself writes for the model: the system prompt, its blocks, and notes for single replies. Pure.
-The texts are `prompts.toml`.
 
-A prompt is a cache key, at providers and in Redis, so its beginning stays the same bytes for as long as possible:
-instructions, summary and references in the system message, then the old messages. What changes from turn to turn stands
-in notes at the beginning of the running turn's message, and what one request is for in an instruction at its end.
-How stored messages are shown is `render_messages.py`'s.
+The texts are in `prompts.toml`. A prompt is a cache key, at providers and in Redis, so its beginning must not change:
+instructions, summary, references, old messages. What changes from turn to turn goes into notes at the start of the
+running turn's message; what only one request needs goes into an instruction at its end.
 """
 
 import re

@@ -1,7 +1,5 @@
-"""What the model is shown: the prompt of a turn, and messages, calls and results, whole, in brief, or as a reference.
-
-Pure. `memory/history_window.py` decides what is reduced first to fit the token budget. A message is rendered in the
-same way in every turn after its own, because providers cache it.
+"""Renders the prompt of a turn: messages, calls and results, whole, in brief, or as references. Pure. A message looks
+the same in every turn after its own, because providers cache it. `memory/history_window.py` decides what is reduced.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

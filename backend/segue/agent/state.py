@@ -1,6 +1,4 @@
-"""The state of a turn in the graph: plain data, every key declared. And its context, which never changes: identity,
-limits, and the live objects that nodes use.
-"""
+"""The state of a turn in the graph, plain data, and its constant context: identity, limits and live objects."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
 from segue.db.engine import Asked, Loaded, Statements
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain import session
 from segue.domain.approval_rule import ApprovalRule
 from segue.domain.errors import AppError

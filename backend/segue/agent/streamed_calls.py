@@ -1,7 +1,5 @@
-"""The calls of one reply that followers see while the model writes them: those that nothing can hold back or deny.
-
-What is shown of their arguments is the beginning of what is recorded, to the letter: as much as is certain, without the
-ends of texts and numbers. A call that comes out otherwise, or not at all, is given up and not mended.
+"""Calls that followers see as the model writes them: those that nothing can hold back or deny. What is shown is a
+literal prefix of the arguments that are recorded. If the call comes out differently, it is dropped and not corrected.
 """
 
 import re

@@ -1,9 +1,8 @@
 """Which tools the requests of a session have, if a turn may use more than LLM_MAX_TOOLS.
 
-They are chosen for the session's first message, and their array stays as it is: providers cache a request from its
-beginning. Definitions of those that come later stand behind the history, in the notes of the message that they came
-with or in what `find_tools` returns, and the model calls them by `call_tool`. They leave the view with that message;
-what the session uses comes again then. A choice is stored before a request has it.
+They are chosen for the first message, and their array stays: providers cache a request from its beginning. Later tools
+stand behind the history, in a message's notes or in what `find_tools` returns, and are called by `call_tool`. They
+leave the view with that message; what the session uses comes again. A choice is stored before a request has it.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from segue.memory.history_window import CountTokens
 from segue.memory.long_term import Embeddings, fused
 from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
 from segue.models.untrusted import clipped
-from segue.plans.question import english_words, tool_words
+from segue.plans.asked_words import english_words, tool_words
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked

@@ -1,8 +1,7 @@
-"""Runs the tool calls of a turn: decide which may run, record that they start, run them side by side, record each end.
+"""Runs the tool calls of a turn: decides which may run, records their starts, runs them side by side, records each end.
 
-The only place where the ledger, the history and a running tool meet. Each end is recorded at once, so a call that
-hangs, fails or is cancelled does not lose another's result. A call that has had no answer is settled by the check of
-its tool; what that cannot tell stays unknown. Of a plan it knows the step that a call belongs to.
+The only place where the ledger, the history and a running tool meet. Each end is recorded at once, so a call that hangs
+or fails loses no other's result. A call without an answer is settled by its tool's check, or stays unknown.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
-"""The calls of a turn so far: what they gave, which of them need no repeat, and which a yes. Runs none of them.
-
-Also what changes them from outside: tools that the model's endpoint refuses, and what the user says to a running turn.
+"""The calls of a turn so far: their results, which need no repeat and which need a yes. Also what changes them from
+outside: tools that the model's endpoint refuses, and what the user says meanwhile. Runs no call.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,4 @@
-"""What is reported of a turn beside its answer: how its message was read, whether it searched the web, what its answer
-rests on, and the steps that it holds back. Pure.
-"""
+"""Reports on a turn beside its answer: how it was read, whether it searched, its sources, steps held back. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

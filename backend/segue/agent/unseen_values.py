@@ -1,11 +1,10 @@
-"""Which values of a call the user has neither said nor been shown. Pure.
+"""Finds the values of a call that the user has neither said nor been shown. Pure.
 
-A value counts in the ways it is written: `2024-05-20` as "May 20th", `round_trip` as "round trip", 1194 as "$1,194".
-Anything with other signs than letters, digits and spaces counts to the letter. What only a record says may stand for
-its ids: "the card ending in 7447". What a call is about, its ids at the top level, has to be named by the nearest text
-that names anything of that kind, so a yes to one booking covers no other. A value that only a text of a tool has told
-is not shown, whatever the model says of it: a text can ask for anything. A key that the tool's schema does not name is
-a value too.
+A value counts in the ways people write it: `2024-05-20` as "May 20th", 1194 as "$1,194". One with signs other than
+letters, digits and spaces counts only to the letter. A key that the tool's schema does not name is a value too. A
+record may stand for its ids: "the card ending in 7447". The ids at the top level of a call must be named by the nearest
+text that names anything of that kind, so a yes to one booking covers no other. A value that only a tool's text has told
+counts as not shown, whatever the model says: a text can ask for anything.
 """
 
 import re
@@ -22,7 +21,7 @@ from segue.language.lexicon import kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import dates_in, money_in, numbers_in, times_in
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.question import tool_words
+from segue.plans.asked_words import tool_words
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 

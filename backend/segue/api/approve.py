@@ -1,8 +1,7 @@
 """The page behind a signed link: what waits, to the letter, and the decision of the person whom the link is for.
 
-It is open, because the link is the proof; no cookie counts. A GET decides nothing, since programs open links that come
-by mail. The first POST asks once more, the second decides. There is no JavaScript. Its words are in the language that
-the asker was told in.
+The link is the proof; no cookie counts. A GET decides nothing, since programs open links that come by mail: the first
+POST asks once more, the second decides. There is no JavaScript. Its language is the one in which the asker was told.
 """
 
 import base64

@@ -1,6 +1,4 @@
-"""Routes for the files of a session: upload, list, load, delete. Files that come as parts of a message are stored as
-uploads are; nothing is fetched. A file is typed by its content alone.
-"""
+"""Routes for the files of a session. Nothing is fetched, and a file's content alone decides its type."""
 
 import asyncio
 import binascii

@@ -1,6 +1,4 @@
-"""Routes to say something, to read and cancel turns, and to say a message anew, have another answer, run a turn again,
-read what left the history or go on in another session. A client that disconnects does not stop its turn.
-"""
+"""Routes to say something, and to read, cancel, redo or fork turns. A client that disconnects stops no turn."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any

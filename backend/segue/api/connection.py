@@ -1,6 +1,5 @@
-"""One HTTP connection, with bounds for which uvicorn has no option: how long a request may take to arrive, how large
-its head is, how much is read after the answer, how many requests wait, how many connections there are, and how long a
-client may take nothing of what it is sent.
+"""One HTTP connection, with bounds that uvicorn has no option for: on the time a request takes to arrive, on its head,
+on what is read after the answer, on waiting requests and connections, and on the time a client may take nothing.
 
 The only file that builds on uvicorn's protocol class, which is no stable API: tests/api/test_connection.py fails if it
 changes. `BodyLimit` bounds the size of a body; an answer may take as long as it needs.

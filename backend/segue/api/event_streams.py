@@ -1,8 +1,7 @@
-"""Sends the event log of a turn as Server-Sent Events, from the start or from the client's last position, and what
-happens in all of the caller's sessions, so that lists need not be read again.
+"""Sends the events of a turn, or of all the caller's sessions, as Server-Sent Events, from the client's last position.
 
-Everything that can be refused is refused before the stream starts; a stream holds no database connection.
-event_types.toml says what `events/agui_encoding.py` writes: tests compare every event that they read.
+Everything that can be refused is refused before the stream starts; a stream holds no database connection. Tests compare
+every event that they read with event_types.toml.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence

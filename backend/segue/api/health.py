@@ -1,6 +1,4 @@
-"""Routes that say how the service does: whether the process is alive and can run turns, the metrics for Prometheus, and
-what the doctor finds.
-"""
+"""Routes that say whether the process is alive and can run turns; metrics for Prometheus; the doctor's findings."""
 
 import asyncio
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
-"""Routes to the MCP servers of this process, the caller's logins at them, and the prompts that they offer.
-
-The page to which an authorization server sends a browser back is open: its `state` is the proof, and works once. The
-page has no script and says nothing secret.
+"""Routes to the MCP servers of this process, the caller's logins at them, and their prompts. The page to which a login
+sends the browser back is open: its `state` is the proof, and works once. It has no script and no secret.
 """
 
 from contextlib import suppress

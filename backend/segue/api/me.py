@@ -1,6 +1,4 @@
-"""Routes to what is of the caller: who that is, all that is stored of them and its end, their facts, and what model
-calls took.
-"""
+"""Routes for callers' own data: who they are, all that is stored of them and its deletion, their facts and usage."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -21,9 +19,9 @@ from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import id_pattern, is_id
 from segue.domain.session import Memory, NewFact, UnreadableMemory
-from segue.memory import facts
+from segue.memory import fact_store
 from segue.turns.jobs.learn_facts import cancel_extraction
-from segue.users.usage_ledger import Group, UsageTotal, list_usage
+from segue.users.usage_caps import Group, UsageTotal, list_usage
 
 router = router_of("me", "/me")
 memories_router = router_of("memories", "/memories")
@@ -39,7 +37,7 @@ _SesId = Annotated[str, AfterValidator(lambda each: each if is_id("ses", each) e
 OfSession = Annotated[_SesId, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
 _FactId = Annotated[str, Field(pattern=id_pattern("mem"))]
-_MEMORY_POSITION: TypeAdapter[facts.FactPosition] = TypeAdapter(tuple[Seq, _FactId])
+_MEMORY_POSITION: TypeAdapter[fact_store.FactPosition] = TypeAdapter(tuple[Seq, _FactId])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +114,16 @@ async def list_memories(
             raise invalid_cursor()
         return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
-    found = await services.read(facts.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))
+    found = await services.read(fact_store.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))
     return paging.page_of_placed(found)
 
 
 @memories_router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
     """Notes a fact. One that is known already is given as it is."""
-    fact = await services.database.write(facts.add_fact, caller, NewFact(body.content, body.kind), now=services.clock())
+    fact = await services.database.write(
+        fact_store.add_fact, caller, NewFact(body.content, body.kind), now=services.clock()
+    )
     services.long_term.noted(caller, fact)
     return fact
 
@@ -133,7 +133,7 @@ async def delete_memories(session_id: OfSession, services: ServicesDep, caller: 
     """Deletes the facts that were told in a session. Also notes nothing more of what has been said in it so far."""
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
-        await facts.delete_facts_of_session(connection, caller, session_id)
+        await fact_store.delete_facts_of_session(connection, caller, session_id)
 
 
 @memories_router.patch("/{memory_id}", responses=problems("memory_exists"))
@@ -141,13 +141,15 @@ async def change_memory(
     memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
 ) -> Memory | UnreadableMemory:
     """Changes a fact."""
-    return await services.database.write(facts.change_fact, caller, memory_id, content=body.content, kind=body.kind)
+    return await services.database.write(
+        fact_store.change_fact, caller, memory_id, content=body.content, kind=body.kind
+    )
 
 
 @memories_router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
     """Deletes a fact."""
-    await services.database.write(facts.delete_fact, caller, memory_id)
+    await services.database.write(fact_store.delete_fact, caller, memory_id)
 
 
 class UsageQuery(PageQuery):

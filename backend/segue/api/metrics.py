@@ -1,6 +1,5 @@
-"""Prometheus: the counters and histograms of metrics.toml, fed by the observations of `domain/telemetry.py`, and gauges
-read at a scrape. Also measures how late the event loop is, and serves /metrics and /health/live from threads for a
-process that has no API.
+"""Prometheus: the metrics of metrics.toml, fed by `domain/telemetry.py`, and gauges read at a scrape. Also measures how
+late the event loop is, and serves metrics and health from threads for a process that has no API.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from segue import __version__
 from segue.db.engine import Database
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
 from segue.db.rows import unreadable_reads
 from segue.domain import telemetry
 from segue.domain.errors import AppError

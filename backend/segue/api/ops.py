@@ -1,6 +1,4 @@
-"""Routes for operators: turns and sessions of every user without what was said, what waits, what operators did, the
-webhook, and how the service does now and did in the last hour or day.
-"""
+"""Routes for operators: turns and sessions of every user without what was said, the audit, the webhook, and figures."""
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
@@ -23,7 +21,7 @@ from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, UnreadableMessage
 from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
-from segue.history import operations
+from segue.history import operator_turns
 from segue.history.operator_figures import Period, WindowFigures
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
@@ -39,8 +37,8 @@ router = router_of("ops", "/ops")
 AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
 AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
 ByAction = Annotated[AuditedAction | None, Query(description="Only these acts.")]
-ByActor = Annotated[operations.Named, Query(description="Only those of this operator.")]
-OneEvent = Annotated[operations.Named, Query(description="Only this event.")]
+ByActor = Annotated[operator_turns.Named, Query(description="Only those of this operator.")]
+OneEvent = Annotated[operator_turns.Named, Query(description="Only this event.")]
 _POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
 
@@ -87,14 +85,14 @@ class OpsSession:
     created_at: Annotated[datetime, doc("When it was made.")]
     updated_at: Annotated[datetime, doc("When something last happened in it.")]
     message_count: Annotated[int, doc("How many messages its history has.")]
-    open_turns: Annotated[list[operations.OpsTurn], doc("Those that run or wait.")]
-    failed_turns: Annotated[list[operations.OpsTurn], doc("The newest that failed, five at most.")]
+    open_turns: Annotated[list[operator_turns.OpsTurn], doc("Those that run or wait.")]
+    failed_turns: Annotated[list[operator_turns.OpsTurn], doc("The newest that failed, five at most.")]
     plan: Annotated[OpsPlan | None, doc("The open plan.")]
     tools: Annotated[dict[str, ToolState], doc("Those that cannot be called now, by name.")]
     content: Annotated[OpsContent | None, doc("Null for callers without the scope `ops:content`.")]
 
 
-class TurnQuery(PageQuery, operations.TurnFilter):
+class TurnQuery(PageQuery, operator_turns.TurnFilter):
     """A page of turns."""
 
     include: Annotated[Literal["words"] | None, doc("`words`: also `said`, for `ops:content`.")] = None
@@ -103,7 +101,7 @@ class TurnQuery(PageQuery, operations.TurnFilter):
 @router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
 async def list_any_turns(
     services: ServicesDep, operator: Ops, query: Annotated[TurnQuery, Query()]
-) -> Page[operations.OpsTurn]:
+) -> Page[operator_turns.OpsTurn]:
     """Lists the turns of all users, with what each does, took and cost. Newest first. For the scope `ops`; with
     `ops:content` also how their messages begin, which is audited.
     """
@@ -114,17 +112,17 @@ async def list_any_turns(
     async with services.database.read_only() as connection:
         if query.session_id is not None:
             await owner_of(connection, query.session_id)
-        found = await operations.list_any(connection, query, words=words, before=before, limit=query.limit + 1)
+        found = await operator_turns.list_any(connection, query, words=words, before=before, limit=query.limit + 1)
     if not found:
         services.tools.specs(query.tool)
     if words and found:
         read = {"sessions": sorted({turn.session_id for turn in found})}
         await services.database.write(record_act, operator, "read_session", details=read)
-    return query.paging.page(await operations.with_activity(services.cache, found), lambda turn: turn.turn_id)
+    return query.paging.page(await operator_turns.with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
-async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> operations.OpsTurn:
+async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> operator_turns.OpsTurn:
     """Cancels a turn of any user. Answers once it has ended; one that had ended before stays as it is. For the scope
     `ops`.
     """
@@ -135,11 +133,11 @@ async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: O
 
 
 @router.get("/turns/{turn_id}/timeline", responses=problems("forbidden"))
-async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> operations.TurnTimeline:
+async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> operator_turns.TurnTimeline:
     """Shows what a turn of any user did when: its attempts, nodes, calls of models and tools, and what it waited for.
     Without what was said and without arguments. For the scope `ops`.
     """
-    return await services.read(operations.timeline_of, services.cache, turn_id)
+    return await services.read(operator_turns.timeline_of, services.cache, turn_id)
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
@@ -148,10 +146,10 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
-        of_session = operations.TurnFilter(session_id=session_id)
-        open_turns = await operations.list_any(connection, of_session, limit=50)
-        which = operations.TurnFilter(status="failed", session_id=session_id)
-        failed = await operations.list_any(connection, which, limit=5)
+        of_session = operator_turns.TurnFilter(session_id=session_id)
+        open_turns = await operator_turns.list_any(connection, of_session, limit=50)
+        which = operator_turns.TurnFilter(status="failed", session_id=session_id)
+        failed = await operator_turns.list_any(connection, which, limit=5)
     content = None
     if "ops:content" in operator.scopes:
         async with services.database.transaction() as connection:
@@ -162,7 +160,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
     return OpsSession(
         owner=owner,
-        open_turns=await operations.with_activity(services.cache, open_turns),
+        open_turns=await operator_turns.with_activity(services.cache, open_turns),
         failed_turns=failed,
         plan=OpsPlan(plan.id, plan.version, plan.status, plan.expires_at, steps) if plan else None,
         tools={name: state for name, state in states.items() if not state.available},
@@ -234,9 +232,9 @@ async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEven
         return Retried(await retry_events(connection, event_id))
 
 
-async def _turn(services: Services, turn_id: str) -> operations.OpsTurn:
-    turn = await services.read(operations.find_any, turn_id)
-    return (await operations.with_activity(services.cache, [turn]))[0]
+async def _turn(services: Services, turn_id: str) -> operator_turns.OpsTurn:
+    turn = await services.read(operator_turns.find_any, turn_id)
+    return (await operator_turns.with_activity(services.cache, [turn]))[0]
 
 
 @dataclass(frozen=True, slots=True)

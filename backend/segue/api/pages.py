@@ -1,7 +1,5 @@
 """The pages of the service, which need no key while their requests do: the console at `/`, Swagger UI at `/docs`, and
-the OpenAPI document that it shows: what FastAPI makes of the routes, with names, summaries and problems to read.
-
-console/build.py makes the files: gzipped, those under /assets with a hash of their content in the name.
+the OpenAPI document. console/build.py makes the files: gzipped, those under /assets with a hash in the name.
 """
 
 import gzip

@@ -1,8 +1,7 @@
-"""Turns every error into a problem+json response (RFC 9457): AppError, validation, routing, and unexpected ones. Below
-/v1 into the shape that OpenAI's clients read, because they show nothing of a problem+json.
+"""Turns every error into problem+json (RFC 9457); below /v1 into the only shape that OpenAI's clients show.
 
-WHAT_TO_DO says what each code means to a client (problems.toml), and `codes_of` which routes can answer with it: in
-openapi.json. tests/api/test_openapi.py compares the codes with those that the package raises.
+WHAT_TO_DO says what each code means to a client (problems.toml), and `codes_of` which routes can answer with it.
+tests/api/test_openapi.py compares the codes with those that the package raises.
 """
 
 from collections.abc import Mapping, Sequence

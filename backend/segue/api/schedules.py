@@ -1,6 +1,4 @@
-"""Routes to what is said unattended: schedules, at set times, and triggers, for events from elsewhere. The address of a
-trigger needs no key: its events are signed.
-"""
+"""Routes to schedules and triggers. A trigger's address needs no key, because its events are signed."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,6 +1,4 @@
-"""Routes to sessions: to make, list, read, change, delete and export them, to read their messages and memory, and to
-say what one thinks of an answer.
-"""
+"""Routes to sessions, their messages and memory, and to feedback on answers."""
 
 import asyncio
 from dataclasses import astuple, dataclass
@@ -34,7 +32,7 @@ from segue.domain.session import (
 )
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
-from segue.memory import facts, history, session_store
+from segue.memory import fact_store, history, session_store
 from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
 from segue.turns.queries import groups_of_last, with_metadata, with_turns
@@ -210,7 +208,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
     """Shows what the agent remembers in a session."""
     async with services.database.read_only() as connection:
         session = await session_store.get_session(connection, caller, session_id)
-        known = await facts.list_facts(connection, caller, before=None, limit=50)
+        known = await fact_store.list_facts(connection, caller, before=None, limit=50)
     ttl_s, now = services.settings.short_term_memory_ttl, services.clock()
     memory, ttl_s = await working_memory(
         services.database, services.cache, session_id, message_count=session.message_count, ttl_s=ttl_s, now=now

@@ -1,6 +1,4 @@
-"""Routes to tools: the tools as the model sees them, how they are doing in a session and for all, with what people may
-change about it, the results of their calls, and the receipts of those that changed something.
-"""
+"""Routes to tools as the model sees them, their health and what people may change about it, results and receipts."""
 
 import mimetypes
 from collections.abc import Mapping

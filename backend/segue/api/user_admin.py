@@ -1,7 +1,4 @@
-"""Routes for operators: the users there are, the limits of each and all that one has, and the API keys of all users.
-
-No answer but that of making a key has a secret, and no list has a digest.
-"""
+"""Routes for operators: users, their limits and data, API keys. Only the answer that makes a key has a secret."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

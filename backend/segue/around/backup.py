@@ -1,8 +1,7 @@
-"""`segue backup` and `segue restore`: every table as of one moment, in one file that is never read or written whole.
+"""`segue backup` and `segue restore`: every table as of one moment, in one zip that is never read or written whole.
 
-A backup is a zip archive with a member for each table, as COPY writes it, and a manifest. Redis is not copied: it is
-made again from rows (docs/decisions.md). A restore fills tables in a schema of its own, which take the place of the
-store's once all of it is checked; a process that is killed leaves that schema, which the next restore drops.
+Redis is not copied: the rows are enough to rebuild it (docs/decisions.md). A restore fills a schema of its own, which
+replaces the store's once all of it is checked. A killed restore leaves that schema, and the next one drops it.
 """
 
 import asyncio
@@ -252,9 +251,7 @@ def store_too_new(revision: str) -> AppError:
 
 @asynccontextmanager
 async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
-    """Yields asyncpg's connection, which knows COPY, for statements that take as long as their `timeout` says. Raises
-    AppError `copy_failed` for an error of PostgreSQL.
-    """
+    """Yields asyncpg's connection, which knows COPY; statements take their `timeout`. Raises AppError `copy_failed`."""
     driver: Any = (await connection.get_raw_connection()).driver_connection
     driver.forget()  # a transaction with statements of the driver's is not repeated
     try:

@@ -1,7 +1,5 @@
-"""`segue chat`: talks to the service over its HTTP API, in a terminal or through a pipe.
-
-A line is a message, a command that begins with a slash, or `y` or `n` to a waiting step, which decides by the route of
-the button about the version that was shown. Without --url it starts a service of its own if none runs, and stops it.
+"""`segue chat`: talks to the service over HTTP, in a terminal or through a pipe. `y` and `n` decide on the plan version
+that was shown. Without --url it starts a service of its own if none runs, and stops it.
 """
 
 import json
@@ -87,9 +85,7 @@ def chat(
 
 @contextmanager
 def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
-    """Yields the base URL, and the name under which the last session is remembered: a URL or a data folder. Raises
-    Refused if a service of its own does not start.
-    """
+    """Yields the base URL, and the name the last session is remembered by: a URL or a data folder. Raises Refused."""
     if url is not None:
         yield url.rstrip("/"), url.rstrip("/")
         return
@@ -167,9 +163,7 @@ def _remember(service: str, session_id: str) -> None:
 
 @dataclass(slots=True)
 class Conversation:
-    """What the lines of the user do. `remember` is called with the id of each session that it begins or resumes;
-    `all_well` is False once a line has failed.
-    """
+    """Acts on the user's lines. `remember` gets the id of each session; `all_well` is False once a line has failed."""
 
     api: Api
     screen: Screen

@@ -1,7 +1,4 @@
-"""What `segue chat` prints: words as they come, one line for each tool call, plans step by step.
-
-What a model or a tool wrote is data: none of its control characters reaches the terminal.
-"""
+"""What `segue chat` prints. A model or a tool wrote it, so none of its control characters reaches the terminal."""
 
 import json
 from copy import deepcopy

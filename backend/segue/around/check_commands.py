@@ -1,6 +1,4 @@
-"""What an operator writes and checks without a running service: `segue init`, `agents check`, `receipts verify` and
-`doctor`. Each says what is wrong and what to do about it.
-"""
+"""The commands that need no running service: `segue init`, `agents check`, `receipts verify` and `doctor`."""
 
 import asyncio
 from dataclasses import dataclass

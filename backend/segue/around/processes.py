@@ -1,7 +1,5 @@
-"""Several processes with one address: a supervisor forks them, replaces those that end, and passes signals on.
-
-The supervisor runs no event loop and no thread, since a fork copies neither whole; what it has imported, the processes
-share. Knows nothing of what they run.
+"""Several processes with one address: a supervisor forks them, replaces those that end, and passes signals on. It runs
+no event loop and no thread, since a fork copies neither whole. The processes share what it has imported.
 """
 
 import gc
@@ -206,9 +204,7 @@ class ProcessSupervisor:
             self._due[process.number] = time.monotonic() + pause
 
     def _renew_next(self) -> None:
-        """Renews one process after the other: the new one is ready before the old one leaves, and it has left before
-        the next is renewed.
-        """
+        """Renews one process after another: the new one is ready and the old one gone before the next is renewed."""
         while self._to_renew and self._to_renew[0] not in self._processes:
             self._to_renew.pop(0)
         if not self._to_renew or self._to_renew[0].is_leaving:

@@ -1,7 +1,5 @@
-"""Clients of the HTTP API: `AsyncApi` for `segue mcp serve`, `Api` for the commands of a terminal; and `OwnService`, a
-`segue serve` of the caller's own.
-
-Know the contract of the API, and nothing of the service, the terminal or MCP. An error of the service is a Refused.
+"""Clients of the HTTP API: `AsyncApi` for `segue mcp serve`, `Api` for commands of a terminal, and `OwnService`, a
+child process. They know nothing but the contract of the API. An error of the service is a Refused.
 """
 
 import asyncio

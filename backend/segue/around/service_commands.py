@@ -1,8 +1,4 @@
-"""`segue approvals` and `segue mcp`: what a user of a running service does at the command line.
-
-`approvals` shows what waits for the caller's yes, and decides on it; `mcp serve` offers the service's agents over MCP;
-`mcp login` and `logout` are the caller's at MCP servers of it.
-"""
+"""What a user of a running service does at the command line: `segue approvals`, `segue mcp serve`, `mcp login`."""
 
 import signal
 import sys

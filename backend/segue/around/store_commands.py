@@ -1,6 +1,4 @@
-"""The commands on the stores, beside a service or without one: `segue migrate`, `users adopt` and `limits`, `export`,
-`erase` and `keys`. `with_stores` and `on_the_servers` open the stores for a command.
-"""
+"""The commands on the stores, beside a service or without one: `migrate`, `users`, `export`, `erase` and `keys`."""
 
 import asyncio
 import sys

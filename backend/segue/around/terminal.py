@@ -1,7 +1,4 @@
-"""What all commands share: settings from flags and environment, refusals, text that is safe to print, and new files.
-
-Knows no command.
-"""
+"""What all commands share: settings from flags and environment, refusals, text that is safe to print, new files."""
 
 import fcntl
 import os

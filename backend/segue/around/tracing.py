@@ -1,7 +1,5 @@
-"""Spans by OpenTelemetry, if an endpoint is set; otherwise a span costs one function call.
-
-The library is the extra `otel` and is imported only if it is needed. A span has ids, names and counts; what was said
-only if the operator asks for it.
+"""Spans by OpenTelemetry, if an endpoint is set; only then is the library imported, which is the extra `otel`. A span
+has ids, names and counts, and what was said only if the operator asks for it.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Every connection to Postgres: short transactions, and a time limit on every wait.
 
-Knows no table. A server that is lost, frozen, locked or refuses to write raises StorageUnavailable, which has the cause
-(outages.toml), for every error the driver has for it. What PostgreSQL gave up for another transaction, a deadlock or a
-serialization failure, is repeated (RepeatingConnection).
+A server that is lost, frozen, locked or refuses to write raises StorageUnavailable with the cause (outages.toml). What
+PostgreSQL gave up in a deadlock or for a serialization failure is repeated (RepeatingConnection).
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Why Postgres cannot be used: every cause by name (outages.toml), what a client is told, and what the log.
 
-A cause is told by its SQLSTATE or by the type of the driver's error, never by a text that may hold a part of the URL
-or a user's words. The exceptions are a pooler and a server without TLS, which have none of their own. Each outage is
-logged once in a while, with the connection that holds the lock that was waited for.
+The SQLSTATE or the type of an error tells the cause, not its text, which may hold part of the URL or a user's words;
+only a pooler and a server without TLS are known by text. An outage is logged once in a while, with who blocks.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """All that one user has: gives it to another user, counts it, reads it, deletes it.
 
-Goes by the metadata of the tables and the names of Redis keys, so that a table or key that is added later is covered.
-What is exported is what is erased, but for the hashes of `receipts`, which stay. Works in small transactions beside the
-service, and goes on where a process that was killed has stopped. Rows are read as JSON that PostgreSQL writes.
+Goes by the metadata of tables and the names of Redis keys, so later tables and keys are covered. It exports what it
+erases, except the hashes of `receipts`, which stay. Works in small transactions, and resumes after a kill.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db import models
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, audit, memories, metadata, receipts, sessions, turns
-from segue.db.redis import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
+from segue.db.redis_keys import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20

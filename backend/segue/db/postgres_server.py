@@ -1,7 +1,5 @@
-"""Facts about the Postgres server: its clock, its revision, how much a session stores. Only reads.
-
-Every process of a store goes by PostgreSQL's time of day, since a machine's clock may be wrong or be set. The revision
-is read without alembic: to import that and to read all migrations is a tenth of a start.
+"""Facts about the Postgres server. Only reads. All processes use its time of day, since a machine's clock may be wrong
+or be set. The revision is read without alembic: importing that and all migrations takes a tenth of a start.
 """
 
 import time

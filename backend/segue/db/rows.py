@@ -1,9 +1,8 @@
 """What rows and keys hold, as objects; how rows are ordered, and how those that are due for work are claimed.
 
-Garbage, or what a newer release wrote, harms its own row alone. A row is read whole, with `readable`; the function
-that reads a table puts a stand-in in the place of a row that cannot be read: the real thing's shape, `unreadable`. A
-member of a dataclass that has its default is not stored, so a default that changes would change rows that were written
-before. Rows are in the order of their `seq`; those older than that column have 0, and their ids order them.
+Garbage, or what a newer release wrote, harms only its own row: rows are read with `readable`, and an unreadable one is
+replaced by a stand-in (`unreadable`). A dataclass member that has its default is not stored, so changing a default
+changes old rows. Rows are ordered by `seq`; those older than that column have 0 and are ordered by id.
 """
 
 from collections import Counter

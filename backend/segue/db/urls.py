@@ -1,6 +1,5 @@
-"""Which URLs lead to a PostgreSQL and a Redis. DATABASE_URL is taken in the words of libpq, and in SQLAlchemy's.
-
-What checks a URL raises ValueError with the end of a sentence. It shows no value of the URL, which may be a password.
+"""Which URLs lead to PostgreSQL, in the words of libpq or SQLAlchemy, and to Redis. A check raises ValueError with the
+end of a sentence, which shows no value of the URL: that may be a password.
 """
 
 import os
@@ -12,7 +11,7 @@ from redis.asyncio.connection import parse_url
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from segue.db.redis_server import watched_by_sentinels
+from segue.db.redis_connection import watched_by_sentinels
 
 TAKEN: Final = {"host", "port", "user", "password", "database", "passfile", "ssl", "prepared_statement_cache_size"}
 OF_LIBPQ: Final = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey", "sslnegotiation", "options"})

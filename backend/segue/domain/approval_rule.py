@@ -1,7 +1,5 @@
-"""Who approves a call, if it is not the user alone: the rules of an agent, and what a step keeps of one. Pure.
-
-A rule is read from agents.toml. A step keeps what it needs of it, so a question is decided as it was asked. Rules and
-mandates bound the values in the arguments of a call: by what they are, and by who said them.
+"""Who approves a call, if it is not the user alone: an agent's rules, and the bounds of rules and mandates on values. A
+step keeps what it needs of its rule, so a question is decided as it was asked. Pure.
 """
 
 import math

@@ -1,7 +1,5 @@
-"""Every error that a client of Segue can see, as one type. Knows no HTTP beyond the status code.
-
-The API sends it as problem+json, the event log as RUN_ERROR, and a failed turn's row keeps it. Errors that a tool
-addresses to the model are in `domain/tool.py`.
+"""Every error that a client of Segue can see, as one type: sent as problem+json or as RUN_ERROR, and kept in a failed
+turn's row. Errors that a tool addresses to the model are in `domain/tool.py`.
 """
 
 from collections.abc import Mapping, Sequence

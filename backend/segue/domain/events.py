@@ -1,6 +1,4 @@
-"""The events that the agent emits while a turn runs; a report is one as it is. Knows neither their encoding nor who
-follows them.
-"""
+"""The events that the agent emits while a turn runs; a report is one as it is. Knows no encoding and no follower."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

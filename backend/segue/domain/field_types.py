@@ -1,6 +1,4 @@
-"""Types of fields: those that settings share, bounded as times and numbers are in PostgreSQL and Redis, and `doc`,
-which describes a field in openapi.json.
-"""
+"""Types of fields, bounded as PostgreSQL and Redis bound times and numbers; `doc` describes one in openapi.json."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar

@@ -1,7 +1,4 @@
-"""Who the caller is: a user and their scopes. Which names of hosts and users are valid. What calls of a model take.
-
-Money is a Decimal: sums of floats would not add up.
-"""
+"""Who the caller is, valid names of hosts and users, usage. Money is a Decimal: sums of floats would not add up."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

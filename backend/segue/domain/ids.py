@@ -1,9 +1,8 @@
 """Ids, names of tools, digests, and the time of day.
 
-An id is a prefix for the kind of thing and a ULID, so that new rows lie side by side in an index. Nothing is ordered by
-it: its time is of one process's clock. A service goes by PostgreSQL's time (`StoreClock`). Time zones have the IANA's
-names, as `tzdata` lists them: the same on every machine. Digests are stored and compared by rows, keys and caches of
-several releases.
+An id is a prefix for the kind of thing and a ULID, so new rows lie side by side in an index. Never order by it: its
+time is one process's clock. A service goes by PostgreSQL's time (`StoreClock`). Time zones are those of `tzdata`, the
+same on every machine. Digests are stored, and several releases compare them.
 """
 
 import hashlib

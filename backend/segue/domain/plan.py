@@ -1,7 +1,4 @@
-"""A plan, its steps, and the transitions that each may make. Pure: knows no store and no clock.
-
-A transition returns a new Plan with the next version; the store replaces the old one by compare-and-set.
-"""
+"""A plan, its steps, and the transitions that each may make, which return a new Plan with the next version. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
-"""What proves a call that changed something: a receipt, each with the hash of the one before it in its session.
-
-The hash of what a receipt says is salted, so that the chain still holds once the words and the salt are erased, and
-nothing can be guessed from it. A file of receipts is checked without a store. No I/O.
+"""What proves a call that changed something: a receipt, with the hash of the one before it in its session. The hash is
+salted, so the chain holds after the words and the salt are erased, and nothing can be guessed from it. No I/O.
 """
 
 import base64

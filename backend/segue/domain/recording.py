@@ -1,7 +1,4 @@
-"""A recorded conversation: the file that `GET /sessions/{id}/export` returns and `segue replay` plays.
-
-docs/replay.md says what it does not hold. Parses and formats; reads and writes no file.
-"""
+"""A recorded conversation, as a session's export and `segue replay` have it. docs/replay.md says what it lacks."""
 
 import json
 from itertools import accumulate

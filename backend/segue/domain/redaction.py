@@ -1,7 +1,4 @@
-"""Recognises secrets, by the name of their key and by their own form, and blanks them. Pure.
-
-The one place that decides what a secret is: for the log, for exports, for settings and for what tools answer.
-"""
+"""The one place that decides what a secret is, by the name of its key or its own form, and blanks it. Pure."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,7 +1,4 @@
-"""Sessions, turns, messages, files and facts, as the stores return them and the API sends them.
-
-The field names are part of the HTTP API. Times are aware and in UTC.
-"""
+"""Sessions, turns, messages, files, facts. Field names are part of the HTTP API; times are aware and in UTC."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

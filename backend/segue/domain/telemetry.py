@@ -1,7 +1,5 @@
-"""What the service counts, as observations; the interface of a trace span; what a run of a turn did when.
-
-Knows no metrics or tracing library. Code emits an observation once, after what it counts has been committed; emitting
-never waits and never raises. Times of a run are milliseconds since its process took it.
+"""Observations of what the service counts, the interface of a span, and what a run did when, in ms since its process
+took it. An observation is emitted once, after the commit of what it counts; emitting never waits and never raises.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
-"""What a tool needs of the user before it can go on, and what the user has answered. No I/O, no clock.
-
-A tool raises `ToolAsks`. Its call ends, the question waits as a step of a plan, and with the answer the call is made
-again: then `ToolContext.answers` has it.
+"""What a tool needs of the user before it can go on, and the answer. A tool raises `ToolAsks`, its question waits as a
+step of a plan, and the call is made again with `ToolContext.answers`. No I/O, no clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,6 @@
-"""Makes visible what a text could hide from the person who approves it. Pure; knows nothing of plans and languages.
-
-A character that prints nothing, turns the text around or looks like a space is written out: ‹U+202E›. What scripts and
-emoji need to be read stays. Every `‹` is written out as well, so no text can pass for an escape.
+"""Makes visible what a text could hide from the person who approves it: a character that prints nothing, reverses the
+text or looks like a space becomes ‹U+202E›. What scripts and emoji need to be read stays. Every `‹` is escaped too, so
+no text can pass for an escape. Pure.
 """
 
 import re

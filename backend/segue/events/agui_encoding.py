@@ -1,7 +1,5 @@
-"""Encodes events as AG-UI 1.0, one JSON object each. Pure: knows no store, no task and no HTTP.
-
-Made of dicts: building the protocol's pydantic models for every token would cost more than the token. Tests compare
-what is written here with those models.
+"""Encodes events as AG-UI 1.0, one JSON object each. Pure. Made of dicts, since the protocol's pydantic models would
+cost more for every token than the token. Tests compare what is written here with those models.
 """
 
 from collections.abc import Sequence

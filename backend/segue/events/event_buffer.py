@@ -1,7 +1,4 @@
-"""The part of one turn's event log that this process holds in memory, and its followers here.
-
-Does no I/O: a publisher or the reader of Redis appends, `after()` serves the followers.
-"""
+"""The part of one turn's event log that this process holds in memory, and its followers here. Does no I/O."""
 
 import asyncio
 import time

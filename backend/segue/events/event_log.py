@@ -1,8 +1,7 @@
 """The event log of every turn: published by the process that runs it, followed from any process, ended exactly once.
 
-A log is a Redis stream, kept for an hour. The process that runs the turn serves its followers from memory and saves to
-Redis in the background; other processes read Redis, all logs over one connection. If Redis loses a log, the outcome
-comes from the turn's row. Knows no table: `outcomes_of` reads the rows.
+A log is a Redis stream, kept for an hour. The process that runs the turn serves followers from memory and saves in the
+background; others read Redis, all logs over one connection. If Redis loses a log, the turn's row has the outcome.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
 
-from segue.db.redis import Batch, Streams
+from segue.db.redis_keys import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.events import ArgumentsAdded, CallEnded, Event, ReasoningAdded, TextAdded
 from segue.domain.session import EPOCHS, TurnAnswer, TurnKey

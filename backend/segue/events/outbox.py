@@ -1,7 +1,5 @@
-"""The outbox: events that are to be sent to the operator's webhook. Owns the table `webhook_events`.
-
-An event is stored in the transaction that makes it true, by the connections of a Database that was opened with an
-Outbox; those of any other store none. Knows no HTTP: `turns/jobs/webhooks.py` sends what is due here.
+"""The events to be sent to the operator's webhook. Owns the table `webhook_events`. An event is stored in the
+transaction that makes it true, by a Database that was opened with an Outbox; `turns/jobs/webhooks.py` sends it.
 """
 
 from collections import Counter

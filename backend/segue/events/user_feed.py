@@ -1,8 +1,7 @@
-"""The feed of a user: what happens in all their sessions, small events from which a client keeps its lists up to date.
+"""The feed of a user: small events of all their sessions, from which a client keeps its lists up to date.
 
-A feed is a Redis stream that only its followers make and keep: `EventLog.tell` adds to one that is there, with what it
-saves anyway, so that a turn whose user follows nothing costs no round trip. Where events may be missing stands a gap,
-after which the client reads its lists anew: every stream begins with one unless it goes on after a known position.
+Only its followers make and keep a feed; `EventLog.tell` adds to one that exists, so a user who follows nothing costs no
+round trip. Unless it goes on from a position, a stream begins with a gap, after which the client rereads its lists.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from typing import Literal, Self
 
 import orjson
 
-from segue.db.redis import Streams
+from segue.db.redis_keys import Streams
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.session import Memory, Session, TurnAnswer, TurnKey

@@ -1,8 +1,7 @@
-"""A session for others: as a Recording that `segue replay` plays, or as Markdown for people, both without secrets; and
-a sample of recordings.
+"""Exports a session without secrets, as a Recording for `segue replay` or as Markdown; also samples recordings.
 
 Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
-has what came of them (a turn's plan, its answer, the model's part of it), and a replay answers those calls from that.
+has what came of them, and a replay answers those calls from that.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """A session that begins with a history: a fork, with that of another session, or one with what a client has imported.
 
-Copied for a fork are the messages up to one, with their files, their turns, tool calls with their results, and the
-health of tools; of the plans only what the turns tell of them. One id of a copied row is made of the fork's id and of
-the old one, so that each statement knows the ids that the others give, and none of them reads a row into this process.
-The turns of a conversation that was held elsewhere are stored as ended: no tool was called, no fact is noted from them.
+A fork copies messages up to one, with their files, turns, tool calls and results, and the health of tools; of plans
+only what the turns tell. A copied row's id is derived from the fork's id and the old one, so each statement knows the
+ids of the others, and none reads a row into this process. Imported turns are stored as ended, without calls or facts.
 """
 
 from collections.abc import Collection, Mapping, Sequence

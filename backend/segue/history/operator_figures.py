@@ -1,7 +1,5 @@
-"""Figures of the last hour or day, and of all users. Only reads, also the tables of other modules; the work is bounded.
-
-A turn counts at the time when its message was accepted; those of deleted sessions are gone, and those that a fork or an
-import has copied never ran. Of no user more than COUNTED sessions and turns are counted: an exact count would read all.
+"""Figures of the last hour or day, of all users. Only reads, in bounded work: at most COUNTED sessions and turns of a
+user are counted, since an exact count would read all. A turn counts when its message was accepted; a copied one never.
 """
 
 import asyncio
@@ -19,7 +17,7 @@ from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.turns.queries import RUNS_ITSELF
-from segue.users.usage_ledger import IS_COMPLETE
+from segue.users.usage_caps import IS_COMPLETE
 
 Period = Literal["hour", "day"]
 

@@ -1,7 +1,5 @@
-"""Which language a short text is in, by its script, its common words and its letters (`languages.toml`).
-
-A word counts for the languages that list it, and for those whose words are spelt alike: by the pairs of letters in the
-words of each list, as a naive Bayes classifier would. Pure; knows nothing of who wrote it and of what is answered.
+"""Which language a short text is in, by its script, its common words and its letters (`languages.toml`). Pure. A word
+counts for the languages that list it and, by its pairs of letters (naive Bayes), for those whose words look like it.
 """
 
 import math

@@ -1,8 +1,7 @@
-"""The words of a message by kind, in the language that it most likely is in. Knows nothing of what a kind means.
+"""The words of a message by kind, in the language that it most likely is in.
 
-The word lists are TOML files that a speaker of a language can correct without reading code: those that ship, and what
-the folder LANGUAGE_DIR adds to them. Of the phrases that begin at a word the longest counts. A phrase whose last word
-ends in `*` matches every word that begins so; in scripts without spaces words are single characters.
+The word lists are TOML files that a speaker can correct without reading code: those that ship, and what LANGUAGE_DIR
+adds. The longest phrase at a word counts. `*` ends a stem. In scripts without spaces a word is a single character.
 """
 
 import re

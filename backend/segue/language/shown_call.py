@@ -1,8 +1,7 @@
-"""How a call is shown to the person who approves it: to the letter, or with its length and hash if it is too long.
+"""How a call is shown to the person who approves it: to the letter, or with length and hash if it is too long. Pure.
 
-A value's lines stand behind `│`, its continuations behind `┆`, and what is not of the call stands between `‹` and `›`,
-which no value can write. So two calls are never shown alike, and no value looks like another argument. The sentences
-around are `translations.toml`. Pure; knows nothing of plans.
+A value's lines stand behind `│`, its continuations behind `┆`, and what is not of the call between `‹` and `›`, which
+no value can write: no two calls look alike, and no value looks like another argument.
 """
 
 import hashlib

@@ -1,8 +1,5 @@
-"""A chat message as folded words: one spelling for case, accents, width, marks and held letters.
-
-Chinese, Japanese, Korean and Thai come out one character a word, so a phrase is a sequence of words in every script.
-`own_words` is what the writer says, without what others said; `words_near` are the words that a misspelt one may be.
-Pure; knows nothing of word lists and of what a word means.
+"""A chat message as folded words: one spelling for case, accents, width, marks and held letters. Pure. Chinese,
+Japanese, Korean and Thai come out one character a word, so a phrase is a sequence of words in every script.
 """
 
 import re

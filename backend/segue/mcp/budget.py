@@ -1,8 +1,7 @@
 """What a connection to an MCP server may cost beyond the answers to our requests, and how large answers are read.
 
-The transports count bytes, the filter counts messages. A server that overspends is disconnected: the SDK starts a task
-for every message, and keeps those whose answer the server does not read. A large result travels through the SDK packed,
-as one short text, and is unpacked in the process that reads it (`tools/run.py`).
+Transports count bytes and the filter counts messages, since the SDK starts a task for each and keeps those whose answer
+the server does not read. A server that overspends is disconnected. A large result travels packed, as one short text.
 """
 
 import re
@@ -90,6 +89,10 @@ class Budget:
         if self._answers:
             return "it answered, but not all that it was asked"
         return f"{self._read} bytes came, no answer among them" if self._read else "nothing came"
+
+    @property
+    def is_unanswered(self) -> bool:
+        return bool(self._asked) and not self._answers
 
     async def watch(self) -> None:
         """Waits until the budget is overspent, for readers in which the SDK swallows the error."""

@@ -1,7 +1,5 @@
-"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come.
-
-In our own words: a server's could carry anything, also a secret. The transports note the progress of a call while they
-work in the context of its task: a call that was never sent has not run.
+"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come. The
+words are ours, because a server's could carry a secret. A call that no transport has noted as sent has not run.
 """
 
 import signal
@@ -30,6 +28,14 @@ WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
 MAX_ERROR_CHARS: Final = 4000
 # What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
 _REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
+# What it says itself of an answer that did not come, under a code that servers use too, and of one that it cannot read.
+_DID_NOT_COME: Final = ("Connection closed", "SSE stream ")
+_NOT_READ: Final = (
+    "Failed to parse JSON response",
+    "Failed to parse SSE message",
+    "Unexpected content",
+    "server answered",
+)
 
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
@@ -165,26 +171,26 @@ class Lost(ToolLost):
 
 
 def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> ToolRetry | ToolFailed:  # noqa: PLR0911 (one line per way)
-    status = delivery.status
+    status, message, unknown = delivery.status, str(error), "whether the call took effect is unknown"
     match error:
-        case MCPError(code=code, message=message) if code == INVALID_PARAMS:
+        case MCPError(code=code) if code == INVALID_PARAMS:
             return ToolRetry(message[:MAX_ERROR_CHARS])
-        case MCPError(code=code) if code == CONNECTION_CLOSED and not delivery.sent:
-            return NotSent(f"The MCP server {server} could not be reached: the call did not run.")
         case MCPError() if status == _NO_SESSION:
             return NotSent(f"The MCP server {server} answered HTTP {status}: the call did not run.")
-        case MCPError(code=code) if code == CONNECTION_CLOSED:
-            why = f"The connection to the MCP server {server} was lost before it answered"
-            return Lost(f"{why}: whether the call took effect is unknown.")
+        case MCPError(code=code) if code == CONNECTION_CLOSED and message.startswith(_DID_NOT_COME):
+            if not delivery.sent:
+                return NotSent(f"The MCP server {server} could not be reached: the call did not run.")
+            return Lost(f"The connection to the MCP server {server} was lost before it answered: {unknown}.")
         case MCPError(code=code) if code == INTERNAL_ERROR and status >= _SERVER_ERROR:
-            return Lost(f"The MCP server {server} answered HTTP {status}: whether the call took effect is unknown.")
+            return Lost(f"The MCP server {server} answered HTTP {status}: {unknown}.")
         case MCPError(code=code) if code == INTERNAL_ERROR and status >= _REFUSED:
             return ToolFailed(f"The MCP server {server} refused with HTTP {status}: the call did not run.")
-        case MCPError(code=code, message=message) if code == INVALID_REQUEST and message in _REFUSED_TO_SERVERS:
+        case MCPError(code=code) if code == INVALID_REQUEST and message in _REFUSED_TO_SERVERS:
             return ToolRetry(f"The MCP server {server} wanted something for this call that it does not get: {message}.")
-        case MCPError(message=message):
+        case _ if isinstance(error, RuntimeError | ValidationError) or message.startswith(_NOT_READ):
+            why = message.partition("\n")[0]
+            return ToolLost(f"The answer of the MCP server {server} cannot be read: {unknown}. {why}")
+        case MCPError():
             return ToolFailed(f"The MCP server {server} refused: {message[:MAX_ERROR_CHARS]}")
-        case RuntimeError() | ValidationError():
-            return ToolFailed(f"The MCP server {server} gave an answer that breaks its own declaration.")
         case _:
             return ToolFailed(f"The MCP server {server} could not be asked ({type(error).__name__}).")

@@ -1,8 +1,7 @@
 """Guesses the effect of an MCP server's tool from its name, in fifteen languages, if its server says nothing. Pure.
 
-The protocol's default is destructive, and asking before every such tool would teach people to say yes: a tool is asked
-about if its name says that it sends, pays, deletes, cancels or executes. `tool_mapping` uses it; annotations and
-mcp.json win over a name.
+The protocol's default is destructive, and asking before every such tool would teach people to say yes. So a tool asks
+only if its name says send, pay, delete, cancel or execute. Annotations and mcp.json win over a name.
 """
 
 import re
@@ -16,7 +15,7 @@ from segue.language.detect_language import ENGLISH
 from segue.language.lexicon import Phrase
 from segue.language.utterance import is_unspaced, words_of
 from segue.mcp.mcp_config import Unannotated
-from segue.plans.question import ACTIONS, ANY_ACTION, ActionWords
+from segue.plans.asked_words import ACTIONS, ANY_ACTION, ActionWords
 
 NameSet = frozenset[str]
 

@@ -1,7 +1,5 @@
-"""Reads `mcp.json`, the `mcpServers` format that people already have, and fills in its variables.
-
-Knows the file, the environment and files of variables, nothing of processes or connections. Values of `env` and
-`headers` are secrets; `args` and `url` may carry one, so that no repr and no error shows any of them.
+"""Reads `mcp.json`, the `mcpServers` format that people already have, and fills in its variables. Values of `env` and
+`headers` are secrets; `args` and `url` may carry one, so no repr and no error shows any of them.
 """
 
 import json
@@ -231,12 +229,8 @@ class McpServerConfig(_OfFile):
         return url
 
     @model_validator(mode="after")
-    def _dependencies_can_be_met(self) -> Self:
+    def _fits_together(self) -> Self:
         check_groups(self.depends_on)
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_in(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either command (a program to run) or url (a streamable HTTP server)")
         if self.transport is not None and (self.transport == "stdio") != (self.url is None):

@@ -1,8 +1,5 @@
-"""The MCP servers of `mcp.json`: starts a supervisor for each, gives every tool name to one of them, lists prompts, and
-has one pair of tools for the resources of all of them.
-
-Entered once per process, in the lifespan. How a server is kept connected is the supervisor's; turns and health are
-unknown here. The mcp package takes a second to import, and is not needed without servers.
+"""The MCP servers of `mcp.json`: a supervisor for each, one owner for each tool name, their prompts and resources.
+Entered once per process. The mcp package takes a second to import, so it is imported only if there are servers.
 """
 
 import asyncio

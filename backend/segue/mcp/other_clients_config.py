@@ -1,7 +1,4 @@
-"""The keys that other clients have in their `mcp.json`: each becomes one of Segue's, or is named as ignored. Pure.
-
-A key is a row of `other_clients_config.toml`.
-"""
+"""The keys of other clients in `mcp.json`: each is one of Segue's or named as ignored (`other_clients_config.toml`)."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields

@@ -1,8 +1,7 @@
 """What an MCP server asks of the user in the middle of a call (elicitation).
 
-No connection waits for a user: the call ends and raises ToolAsks. Made again, it has the answers, and gives each once.
-A question does not say which call it is for: over HTTP it comes with the call's own response; over stdio it is taken
-for the only call that runs, unless one was cut off shortly before, which its server may not have stopped.
+No connection waits for a user: the call raises ToolAsks, and made again it gives each answer once. Over HTTP a question
+comes with its call's response. Over stdio it is the only running call's, unless one that was cut off may still run.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
 """Opens one connection to an MCP server as the SDK's client: over stdio, HTTP, or the HTTP of before 2025-03-26 (SSE).
-
-Who holds it is not known here. What comes in is filtered: the SDK refuses a whole list for one malformed tool.
+What comes in is filtered, because the SDK refuses a whole list for one malformed tool.
 """
 
 import math
@@ -74,28 +73,30 @@ async def open_client(
     auth: httpx2.Auth | None = None,
 ) -> AsyncIterator[Client]:
     """Connects and shakes hands, with no time limit of its own. An HTTP server that takes no POST is tried over the
-    transport from before 2025-03-26, unless the configuration names another.
+    transport from before 2025-03-26, unless the configuration names another. A child that ends at a question of
+    2026-07-28, as those made with rmcp do, is started again and asked as before.
     """
 
-    def client(*, sse: bool) -> Client:
+    def client(*, is_older: bool) -> Client:
         return Client(
-            _filtered(server, config, stderr, budget, auth, sse=sse),
+            _filtered(server, config, stderr, budget, auth, sse=is_older),
             cache=None,
             message_handler=on_notification,
             elicitation_callback=on_elicitation,
             client_info=Implementation(name="segue", version=__version__),
-            mode="legacy" if sse else "auto",
+            mode="legacy" if is_older else "auto",
         )
 
     async with AsyncExitStack() as stack:
         try:
-            opened = await stack.enter_async_context(client(sse=config.transport == "sse"))
+            opened = await stack.enter_async_context(client(is_older=config.transport == "sse"))
         except Exception as error:
             statuses = {cause.status for cause in members_of(error) if isinstance(cause, McpServerGone)}
-            if config.transport is not None or statuses.isdisjoint(_OF_OLDER_SERVERS):
+            may_be_older = not statuses.isdisjoint(_OF_OLDER_SERVERS) if config.url else budget.is_unanswered
+            if config.transport not in (None, "stdio") or not may_be_older:
                 raise
             try:
-                opened = await stack.enter_async_context(client(sse=True))
+                opened = await stack.enter_async_context(client(is_older=True))
             except Exception:  # noqa: BLE001 (it may be no server at all: what the first try met says more)
                 raise error from None
         yield opened
@@ -140,8 +141,8 @@ async def all_pages(
                 break
             raise
         listed += items(page)
-        cursor = page.next_cursor
-        if not cursor or len(listed) >= most:
+        before, cursor = cursor, page.next_cursor
+        if not cursor or cursor == before or len(listed) >= most:
             break
     return listed[:most]
 

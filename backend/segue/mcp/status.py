@@ -1,6 +1,4 @@
-"""MCP servers, their prompts and users' logins at them, as the API shows them. Knows no token, and imports nothing of
-the protocol, so that a service without servers does not load it.
-"""
+"""MCP servers, prompts and logins as the API shows them. Without servers, nothing of the protocol is imported."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

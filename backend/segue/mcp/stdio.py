@@ -1,8 +1,7 @@
 """An MCP server as a child process that speaks over its stdin and stdout, and the last lines of its stderr.
 
-The SDK's own stdio client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and
-logs each unreadable line with a traceback. This one reads bounded lines; if the server ends or talks nonsense, the
-context raises McpServerGone. On leaving it ends the whole process group.
+The SDK's client joins its whole buffer again at every 64 kB (a 30 MB answer took 20 s), has no size limit and logs each
+unreadable line. This one reads bounded lines, raises McpServerGone, and ends the whole process group when it is left.
 """
 
 import asyncio
@@ -123,7 +122,7 @@ async def stdio_transport(
     server: str, config: McpServerConfig, budget: Budget, stderr: Stderr
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]]:
     """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only. Raises
-    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines that are not MCP, sends a
+    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines on end that are not MCP, sends a
     message over 32 MiB or writes more than `budget` allows.
     """
     child = await _start(config)
@@ -179,6 +178,7 @@ async def _read_messages(
                     why = "it prints something other than MCP on its stdout; let it write its log to stderr"
                     raise McpServerGone(why) from None
                 continue
+            unreadable = 0  # a server may end each message with two line ends, or print a line at times
             try:
                 await to_session.send(SessionMessage(message))
             except anyio.BrokenResourceError:

@@ -1,7 +1,5 @@
-"""Keeps one MCP server of `mcp.json` connected, and runs the calls of its tools.
-
-One task holds the connection and opens the next. A caller only awaits a future, so a server that dies, hangs or lies
-takes down its own tools and nothing else. Knows nothing of the other servers, of turns or of tool health.
+"""Keeps one MCP server of `mcp.json` connected, and runs the calls of its tools. One task holds the connection; a
+caller only awaits a future, so a server that dies, hangs or lies takes down its own tools and nothing else.
 """
 
 import asyncio
@@ -30,8 +28,8 @@ from segue.log import log
 from segue.mcp.budget import Budget, McpServerGone
 from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
-from segue.mcp.offers import Offers, Returned
 from segue.mcp.questions import Questions
+from segue.mcp.resources_and_prompts import Offers, Returned
 from segue.mcp.server_connection import is_alive, list_tools, must_listen, open_client
 from segue.mcp.status import STDERR_SHOWN, LeftOut, McpServerStatus
 from segue.mcp.stdio import Stderr
@@ -140,8 +138,8 @@ class Supervisor:
         self, name: str, args: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...] = ()
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
-        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. If the connection
-        is lost, or could not be opened, a call of a tool that may repeat is made once more.
+        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
+        not run for want of a connection or session is made once more, and one that was lost if its tool may repeat.
         """
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
@@ -149,9 +147,9 @@ class Supervisor:
 
         try:
             result = await self._ask(name, request, report)
-        except (NotSent, Lost):
+        except (NotSent, Lost) as failed:
             repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
-            if not repeats or not await self._answers_again():
+            if (isinstance(failed, Lost) and not repeats) or not await self._answers_again():
                 raise
             log.info("mcp_call_repeated", server=self.name, tool=name)
             result = await self._ask(name, request, report)

@@ -1,7 +1,5 @@
-"""Turns what an MCP server announces and answers into Segue's tools and values. Pure, apart from warnings in the log.
-
-Everything here was written by the server and is data: names, sizes and schemas are bounded, hidden Unicode is removed,
-and a tool that does not fit is skipped, never the whole server.
+"""Turns what an MCP server announces and answers into Segue's tools and values. Pure, but for warnings in the log. All
+of it is data: bounded, and without hidden Unicode. A tool that does not fit is skipped, never the whole server.
 """
 
 import json
@@ -62,14 +60,13 @@ def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unchecked(tool: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tool with no more of its output schema than `_is_wrapped` reads: the SDK would check results by the
-    rest, in the event loop and with Python's regular expressions, which a pattern can make run for hours.
+    """Returns the tool with a mark for `value_of` in place of its output schema. The SDK would refuse by it what calls
+    give, after their effect, and in the event loop, with patterns that can be made to run for hours.
     """
     if not isinstance(schema := tool.get("outputSchema"), dict):
         return tool
-    kept = {name: schema[name] for name in ("type", "title", _WRAPPED) if name in schema}
-    properties: dict[str, Any] = {"result": {}} if _has_only_a_result(schema) else {}
-    return {**tool, "outputSchema": {**kept, "properties": properties}}
+    marked = {**(tool.get("_meta") or {}), _WRAPPED: _is_wrapped(tool["name"], schema)}
+    return {**tool, "outputSchema": None, "_meta": marked}
 
 
 def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
@@ -113,7 +110,8 @@ def tools_of(
         if spec.name in tools:
             left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
-        run = with_call_id(partial(_run, call, tool.name, _is_wrapped(tool)), spec.idempotency_arg)
+        is_wrapped = (tool.meta or {}).get(_WRAPPED) is True
+        run = with_call_id(partial(_run, call, tool.name, is_wrapped), spec.idempotency_arg)
         tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience_of(tool.name))
     return _with_fit_checks(server, tools), left_out[:_MAX_LEFT_OUT]
 
@@ -240,20 +238,17 @@ def _clean(node: Any) -> Any:
         return node
     if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in REFERENCES):
         raise _Unfit("its input schema refers to another document")
-    return {key: each if key in _EXACT and isinstance(each, str | list) else _clean(each) for key, each in node.items()}
+    # Servers write null for what a schema does not say, and `required` beside the type of a property.
+    nothing = {"required": (None, True, False), "const": (), "default": ()}
+    said = {key: each for key, each in node.items() if each not in nothing.get(key, (None,))}
+    return {key: each if key in _EXACT and isinstance(each, str | list) else _clean(each) for key, each in said.items()}
 
 
-def _is_wrapped(tool: McpTool) -> bool:
+def _is_wrapped(name: str, schema: Mapping[str, Any]) -> bool:
     """Whether plain return values are declared to come as {"result": …}: FastMCP sets a mark, the SDK a title."""
-    schema = tool.output_schema or {}
-    if schema.get(_WRAPPED) is True:
-        return True
-    return _has_only_a_result(schema) and schema.get("title") == f"{tool.name}Output"
-
-
-def _has_only_a_result(schema: Mapping[str, Any]) -> bool:
     properties = schema.get("properties")
-    return isinstance(properties, dict) and set(properties) == {"result"}
+    has_only_a_result = isinstance(properties, dict) and set(properties) == {"result"}
+    return schema.get(_WRAPPED) is True or (has_only_a_result and schema.get("title") == f"{name}Output")
 
 
 def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:

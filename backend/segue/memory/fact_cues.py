@@ -1,8 +1,7 @@
 """The words of facts about the user: does a message state one, has the user said it, which dates does it mean. Pure.
 
 A model reads pages and tool results too, so no model decides what is true of a user: every word of a fact has to be in
-a message of the user, up to its ending, or be a synonym of one that is; addresses to the letter. The words of fifteen
-languages are in `facts.toml` and `days.toml`. Knows nothing of models and of stored facts.
+a message of theirs, up to its ending, or be a synonym; addresses to the letter. Words: `facts.toml`, `days.toml`.
 """
 
 import re

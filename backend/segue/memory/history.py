@@ -1,7 +1,5 @@
-"""The stored conversation: messages in, a window of them out that every model provider accepts.
-
-Owns the table `messages`. The content of a tool message is the reference to its result, so that the window of a turn
-is one range of one index. Knows nothing of LangChain.
+"""The stored conversation: messages in, a window of them out that every model provider accepts. Owns the table
+`messages`. A tool message holds the reference to its result, so the window of a turn is one range of one index.
 """
 
 from collections.abc import Callable, Mapping, Sequence

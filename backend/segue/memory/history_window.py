@@ -1,9 +1,8 @@
-"""Selects what of a session the model is shown, as providers demand it and within a budget of tokens, and counts
-tokens: by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
+"""Selects what of a session the model is shown, as providers demand it and within a budget of tokens. Tokens are
+counted by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
 
-It reduces, only as far as needed and the oldest first: what providers want back with their calls; results of calls that
-were made again; then results, references and long texts; then whole turns; never the running one, nor a call with an
-unknown outcome.
+Reduces only as far as needed, the oldest first: opaque parts of calls; results of calls that were made again; then
+results, references and long texts; then whole turns; never the running one, nor a call with an unknown outcome.
 """
 
 import hashlib

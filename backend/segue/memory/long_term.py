@@ -1,7 +1,5 @@
-"""What is known of a user across sessions: given to a turn, searched, and stored.
-
-A turn is given all facts as far as they fit a budget of tokens. Searches by words, and also by meaning if an embedder
-is given and Postgres has pgvector. Knows nothing of models, tools and rows.
+"""What is known of a user across sessions: given to a turn, searched, and stored. A turn gets all facts as far as they
+fit a budget of tokens. Searches by words, and by meaning if an embedder is given and Postgres has pgvector.
 """
 
 from collections import defaultdict
@@ -16,7 +14,7 @@ from segue.domain.ids import local_time
 from segue.domain.session import Memory, MemoryKind, Message, NewFact
 from segue.language.lexicon import Phrase
 from segue.log import log
-from segue.memory import fact_cues, facts
+from segue.memory import fact_cues, fact_store
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.history_window import estimate
 
@@ -62,13 +60,15 @@ class LongTermMemory:
         what is about health and safety, what the message is about, what may always be of use, the newest.
         """
         most = self._budget // LEAST_TOKENS
-        known = await self._database.read(facts.oldest_facts, owner, limit=most + 1)
+        known = await self._database.read(fact_store.oldest_facts, owner, limit=most + 1)
         if len(known) <= most and sum(map(_tokens, known)) <= self._budget:
             return known
         about = await self.recall(owner, message, now=now, limit=most)
         async with self._database.read_only() as connection:
-            vital, _ = await facts.find_facts(connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now)
-            newest = await facts.list_facts(connection, owner, before=None, limit=most)
+            vital, _ = await fact_store.find_facts(
+                connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now
+            )
+            newest = await fact_store.list_facts(connection, owner, before=None, limit=most)
         fitting, left = [], self._budget
         for fact in dict.fromkeys([*vital, *about, *(fact for fact, _ in newest)]):
             if (tokens := _tokens(fact)) <= left:
@@ -103,8 +103,8 @@ class LongTermMemory:
             return None
         corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
         new = NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected)
-        told_by = facts.FactSource(session_id, source.id)
-        fact = await self._database.transact(facts.add_fact, owner, new, now=now, source=told_by)
+        told_by = fact_store.FactSource(session_id, source.id)
+        fact = await self._database.transact(fact_store.add_fact, owner, new, now=now, source=told_by)
         self.noted(owner, fact)
         return fact
 
@@ -119,7 +119,7 @@ class LongTermMemory:
         said = await self._said(owner, session_id)
         if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
             return None
-        return await self._database.transact(facts.delete_facts_that_say, owner, contents)
+        return await self._database.transact(fact_store.delete_facts_that_say, owner, contents)
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
         """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""
@@ -134,32 +134,34 @@ class LongTermMemory:
         fact: NewFact,
         *,
         now: datetime,
-        source: facts.FactSource,
+        source: fact_store.FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
         """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.
         Facts of one message do not supersede each other.
         """
-        memory = await facts.add_fact(connection, owner, fact, now=now, source=source)
+        memory = await fact_store.add_fact(connection, owner, fact, now=now, source=source)
         if embedding is None or self._embedder is None:
             return memory
         model = self._embedder.model
-        for known, cosine in await facts.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
+        for known, cosine in await fact_store.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
             if cosine >= SAME_MEANING and known.message_id != source.message_id:
-                await facts.supersede(connection, owner, known.id, by=memory.id)
-        await facts.set_embeddings(connection, model, [(memory.id, memory.content, embedding)])
+                await fact_store.supersede(connection, owner, known.id, by=memory.id)
+        await fact_store.set_embeddings(connection, model, [(memory.id, memory.content, embedding)])
         return memory
 
     async def embed_missing(self) -> int:
         """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE."""
         if self._embedder is None or not await self._vectors_work():
             return 0
-        lacking = await self._database.read(facts.facts_without_embedding, self._embedder.model, limit=EMBEDDED_AT_ONCE)
+        lacking = await self._database.read(
+            fact_store.facts_without_embedding, self._embedder.model, limit=EMBEDDED_AT_ONCE
+        )
         embeddings = await self.embed([content for _, content in lacking])
         if embeddings is None:
             return 0
         found = [(*fact, embedding) for fact, embedding in zip(lacking, embeddings, strict=True)]
-        await self._database.transact(facts.set_embeddings, self._embedder.model, found)
+        await self._database.transact(fact_store.set_embeddings, self._embedder.model, found)
         return len(found)
 
     async def _find(
@@ -172,9 +174,11 @@ class LongTermMemory:
         near: list[tuple[Memory, float]] = []
         async with self._database.read_only() as connection:
             words = fact_cues.search_words(text)
-            found, useful = await facts.find_facts(connection, owner, words, limit=limit, now=now)
+            found, useful = await fact_store.find_facts(connection, owner, words, limit=limit, now=now)
             if embeddings is not None and self._embedder is not None:
-                near = await facts.nearest_facts(connection, owner, self._embedder.model, embeddings[0], limit=nearest)
+                near = await fact_store.nearest_facts(
+                    connection, owner, self._embedder.model, embeddings[0], limit=nearest
+                )
         about = fused(found, [fact for fact, _ in near])
         return about, [fact for fact in useful if fact not in about]
 

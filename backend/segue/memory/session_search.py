@@ -1,7 +1,5 @@
-"""The search of sessions by a user, and of what was said in one by the model. None finds what is another owner's.
-
-Search is by the letters in titles and messages: no stemmer knows every language, and an index of parts of words would
-take more room than all other indexes of a turn. What one request looks at is bounded, and the next goes on from there.
+"""Finds sessions for their user, and passages of one session for the model; never another owner's. It searches by
+letters: no stemmer knows every language, and an index of word parts would outgrow all others. The work is bounded.
 """
 
 from collections.abc import Sequence

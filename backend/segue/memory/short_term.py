@@ -1,14 +1,12 @@
-"""A session's short-term memory: the last exchange and references to recent results, in Redis with a sliding TTL.
-
-It is a copy of what Postgres has, and is rebuilt from there if it is missing. One turn runs at a time in a session, so
-writes do not race.
+"""A session's short-term memory, in Redis with a sliding TTL: the last exchange and references to recent results. It is
+a copy of what Postgres has. One turn runs at a time in a session, so writes do not race.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from segue.db.redis import Cache, short_term_memory_key
+from segue.db.redis_keys import Cache, short_term_memory_key
 from segue.db.rows import cached, reader
 from segue.domain.field_types import doc
 from segue.domain.tool import Reference, canonical_args

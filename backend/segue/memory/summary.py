@@ -1,11 +1,8 @@
 """What a model writes about a session: its rolling summary, and a title in the place of its first words.
 
-A summary has sections of lines, the oldest first. What the next one adds goes behind them, so what was kept stays as it
-is; once there are too many tokens the oldest lines are condensed, and never is the newest one cut.
-
-Owns the summary columns of `sessions`, and `title_due_at`. The statement that finishes a turn marks both as due. A
-title's due time is infinity until the first answer, and null once a user gives a title. The wait for a summary's next
-try grows with each: a failure is not tried at every turn.
+A summary only grows at its end, so what was kept stays as it is; once it is too long, its oldest lines are condensed.
+Owns the summary columns of `sessions`, and `title_due_at`, which is infinity until the first answer and null once a
+user gives a title. The wait for a next try grows with each: a failure is not tried at every turn.
 """
 
 from collections import deque

@@ -1,7 +1,5 @@
-"""What is read in a refusal of a request, and changed in the request so that it can be asked once more. Pure.
-
-`RequestParts` are the messages and tools of a request, and their form. `Learned` is what an endpoint of chat
-completions refuses of the parameters of a request, or misses in its messages.
+"""What is read in a refusal of a request, and changed in the request so that it can be asked once more. Pure. `Learned`
+is what an endpoint of chat completions refuses of the parameters, or misses in the messages.
 """
 
 import re

@@ -1,7 +1,5 @@
-"""Calls that a model wrote into its text, which happens if the parser for its calls is off at its server. Pure.
-
-An answer, or its end, is read as calls only if all of it is, each names an offered tool, and none was shown to the
-model: what a tool, a page or the user has brought in is quoted. What a call does needs its yes like any other.
+"""Calls that a model wrote into its text, because the parser for its calls is off at its server. Pure. Text counts as
+calls only if all of it is, each names an offered tool, and none was shown to the model: that would be a quotation.
 """
 
 import json

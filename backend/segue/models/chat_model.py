@@ -1,6 +1,5 @@
-"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error.
-
-What a provider gets wrong becomes `model_unavailable` or `model_timeout`. Knows no provider: it gets a ProviderModel.
+"""The chat model and its limits: one deadline, one layer of retries, answers that are whole or an error
+(`model_unavailable`, `model_timeout`). Knows no provider: it gets a ProviderModel.
 """
 
 import asyncio
@@ -56,9 +55,9 @@ class ModelRequest:
         return tariff.at_most(estimated_input(self.messages, self.parts.tools))
 
     def counted(self, reply: Reply) -> Reply:
-        """Returns the reply with the tokens of its request, if the endpoint counted none."""
-        count = reply.input_tokens if not reply.estimated else estimated_input(self.messages, self.parts.tools)
-        return replace(reply, input_tokens=count)
+        """Returns the reply with the tokens of its request, if the endpoint counted none, or the answer's only."""
+        count = reply.input_tokens or estimated_input(self.messages, self.parts.tools)
+        return replace(reply, input_tokens=count, estimated=reply.estimated or not reply.input_tokens)
 
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""

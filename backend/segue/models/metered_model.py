@@ -1,7 +1,5 @@
 """The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries.
-
-`Models` are the one for the answer and a small one for what is around it; `ModelWithFallback` asks another while one is
-down: a model that cannot answer is left alone for DOWN_S, then one call tries it again. Knows no provider and no turn.
+`ModelWithFallback` asks another one while a model is down: for DOWN_S, then one call tries it again.
 """
 
 import asyncio

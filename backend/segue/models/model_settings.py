@@ -64,13 +64,9 @@ class ModelSettings(UserSettings):
         return headers
 
     @model_validator(mode="after")
-    def _embeddings_have_an_endpoint(self) -> Self:
+    def _models_have_providers(self) -> Self:
         if self.embedding_model and self.openai_api_key is None and self.openai_base_url is None:
             raise ValueError("EMBEDDING_MODEL needs OPENAI_API_KEY or OPENAI_BASE_URL")
-        return self
-
-    @model_validator(mode="after")
-    def _models_have_providers(self) -> Self:
         for setting, model in self.named_models:
             is_needed = setting != "LLM_MODEL" and self.model_configured
             if fault := self.fault_of_model(model, is_needed=is_needed):

@@ -1,8 +1,7 @@
 """The one form in which every request goes out: valid for the strictest endpoint and chat template. Pure.
 
-`docs/providers.md` has the rules and who demands them. The form of a message depends on what comes before it and never
-on what comes after, so that the beginning of a request stays the same from turn to turn, and providers cache it.
-`ChatModel` applies it last. It expects results right behind their calls (`memory/history.py` sees to that).
+`docs/providers.md` has the rules. The form of a message never depends on what comes after it, so the beginning of a
+request stays the same and providers cache it. `ChatModel` applies it last; results must stand right behind their calls.
 """
 
 import hashlib

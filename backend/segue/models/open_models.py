@@ -1,7 +1,5 @@
-"""Opens the models that settings and agents name: for chat, and for embeddings from any OpenAI-compatible endpoint.
-
-A provider is one file in `models/providers/`, imported only if it is the one that answers. Where embeddings fail,
-urgent requests skip the endpoint for a while. Implements `Embedder` of `memory/long_term.py`.
+"""Opens the chat models and embeddings that settings and agents name. A provider is one file in `models/providers/`,
+and imported only if it answers. Where embeddings fail, urgent requests skip the endpoint for a while.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
 
-`refusals.toml` has the causes. `RefusalReader` reads HTTP statuses, and errors within an answer; every text of the
-provider's is redacted and bounded there, before anything else sees it. Knows no provider's messages. What is learned
-from a refusal is in `amended_requests.py`.
+`RefusalReader` redacts and bounds every text of the provider's before anything else sees it. Causes: `refusals.toml`.
 """
 
 import math
@@ -301,6 +299,8 @@ def error_in(body: Any) -> Any:
             return body
         case {"errors": [dict() as first, *_]} if "choices" not in body:
             return first
+        case {"base_resp": {"status_code": int(code), **said}} if code:  # MiniMax, beside what may be an answer
+            return {"code": str(code), "message": said.get("status_msg")}
         case _:
             return None
 

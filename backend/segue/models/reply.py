@@ -1,7 +1,4 @@
-"""What a provider's model is asked and answers, and the reply, in our own types: `providers/` has the models,
-`streamed_answer.py` makes a reply of the parts of an answer. Also how many tokens a request takes, and shapes of
-answers for Segue.
-"""
+"""What a provider's model is asked and answers, in our own types; also token counts of requests, shapes of answers."""
 
 import json
 from abc import ABC, abstractmethod
@@ -205,6 +202,7 @@ def _mended(text: str) -> Any:
     text = text.strip().removeprefix("```").removeprefix("json")
     for mark in ("<|im_end|>", "<|call|>", "</tool_call>", "```"):
         text = text.removesuffix(mark).strip()
+    text = text.removeprefix("{}")  # what proxies begin with before the arguments come
     value, end = _JSON.raw_decode(text or "{}")
     if text[end:].strip() not in ("", text[:end]):
         raise ValueError("more behind the arguments")

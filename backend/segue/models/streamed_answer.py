@@ -1,7 +1,5 @@
 """Puts an answer together, whole or from its chunks: words are passed on as they come, calls are read when complete.
-
-A model's thinking is told from its answer where both come as one text: `<think>…</think>`, however it is cut. The words
-that are passed on and the text that is kept are the same. Knows nothing of turns, events and providers.
+`<think>…</think>`, however it is cut, is told from the answer. The words passed on are the text that is kept.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The tools of a request as any endpoint takes them: names, descriptions and schemas that fit.
 
-A tool that an endpoint refuses would stop every message of every session that has it. Endpoints refuse a request for
-one keyword, so only what all of them know goes out; the rest is said in words. The arguments of a call are checked
-against the tool's own schema when it runs (`tools/run.py`).
+Endpoints refuse a request for one keyword, and a refused tool would stop every message of its sessions. So only what
+all endpoints know goes out, the rest in words; `tools/run.py` checks arguments against the tool's own schema.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""A call of a model or tool as the attributes of its span, as OpenTelemetry's conventions have it. Pure.
-
-What was said is JSON without secrets, its long texts cut.
-"""
+"""A call of a model or tool as the attributes of its span, by OpenTelemetry's conventions, without secrets. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile

@@ -1,8 +1,8 @@
 """The fence around what tools, pages and notes bring into a prompt, and what keeps it shut. Pure.
 
 Text that could pass for the fence, or for the marks that model servers put between the parts of a conversation, has its
-first character escaped as in JSON, so JSON still holds the same text. The fence only asks the model: what holds is that
-approvals are read from the user's messages alone. In these it is what could pass for the service's notes.
+first character escaped as in JSON, so JSON still holds the same text. In the user's messages, so has what could pass
+for the service's notes. The fence only asks the model: approvals are read from the user's messages alone.
 """
 
 import re

@@ -1,7 +1,5 @@
-"""Which IP addresses may be dialled for others: the policies, and a host name resolved under one of them.
-
-`http_client.py` resolves a name here once and dials what comes back, so a name that resolves to something else a moment
-later (DNS rebinding) leads nowhere.
+"""Which IP addresses may be dialled for others, and a host name resolved under such a policy. `http_client.py` dials
+what came back, so a name that resolves to something else a moment later (DNS rebinding) leads nowhere.
 """
 
 import asyncio

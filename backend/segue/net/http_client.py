@@ -1,8 +1,5 @@
-"""HTTP clients that dial checked addresses only (SSRF), for what others name: pages of the web, MCP servers; and the
-connections of clients that ask what the operator names.
-
-The check sits where a connection is made, so no redirect gets around it; TLS and the Host header keep the name. Knows
-nothing of tools or MCP: they pass a policy from `addresses.py`.
+"""HTTP clients that dial checked addresses only (SSRF), for what others name; and connections to what the operator
+names. The check sits where a connection is made, so no redirect gets around it; TLS and the Host header keep the name.
 """
 
 import asyncio
@@ -105,13 +102,11 @@ async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_
     """Returns an answer with its body, which it asks for unpacked. Raises httpx2's errors, and BodyTooLarge."""
     request.headers["Accept-Encoding"] = "identity"
     response = await client.send(request, stream=True)
-    body = bytearray()
     try:
-        async for piece in bounded(response.aiter_bytes(), max_bytes):
-            body += piece
+        body = b"".join([piece async for piece in bounded(response.aiter_bytes(), max_bytes)])
     finally:
         await response.aclose()
-    return httpx2.Response(response.status_code, content=bytes(body), request=request)
+    return httpx2.Response(response.status_code, content=body, request=request)
 
 
 class _Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):

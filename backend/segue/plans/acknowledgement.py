@@ -1,8 +1,7 @@
 """Is a message a yes, a no, a yes with a change, or none of these, and how sure is it a yes? Pure.
 
-Every word gets a kind from `lexicon.toml`, in the language that uses most of the words; the first of `_RULES` that
-holds for these kinds decides. Each word counts: a yes with anything more in it is no plain yes, unless the question
-accounts for it. Also which of several things a reply picks, and which language a conversation is in.
+Every word gets a kind from `lexicon.toml`; the first of `_RULES` that fits the kinds decides. Every word counts: a yes
+with anything more in it is no plain yes, unless the question accounts for the rest.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from segue.language.lexicon import (
     words_of_kinds,
 )
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
-from segue.plans.question import BESIDE, Question, is_value, kind_beside
+from segue.plans.asked_words import BESIDE, Question, is_value, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply

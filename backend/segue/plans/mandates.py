@@ -1,8 +1,7 @@
 """Mandates: yeses of a user's that last, each for one definition of a tool and within bounds that the user was shown.
 
-A call runs under one if all its values keep to the bounds. Its use is counted in the mandate's row by a guarded update
-in the transaction that starts the call, so no two processes pass a bound together. `agent/agreed_calls.py` asks right
-before a call. Owns the tables `mandates` and, for the release before, `grants`.
+All values of a call have to keep to the bounds. Its use is counted by a guarded update in the transaction that starts
+the call, so no two processes pass a bound together. Owns `mandates` and, for the release before, `grants`.
 """
 
 import math

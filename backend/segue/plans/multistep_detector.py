@@ -1,8 +1,5 @@
-"""Does a message ask for several things in a row? It looks for verbs and words such as "then" in many languages.
-
-Each yes costs a model call, so a word such as "then" counts only between two requests. Also what the words say about
-the web: they ask for it, forbid it, or speak of the user's own things. The words: `multistep.toml`, `search.toml`.
-Pure; knows nothing of tools and plans.
+"""Does a message ask for several things in a row, and what does it say about the web? Each yes costs a model call, so a
+word such as "then" counts only between two requests. The words: `multistep.toml`, `search.toml`. Pure.
 """
 
 import re

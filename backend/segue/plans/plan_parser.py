@@ -1,8 +1,7 @@
 """Parses the plan in a model's answer into steps, and resolves the references in their arguments. Pure.
 
-Tolerant of the form (fences, prose, trailing commas), strict about the content: ids and statuses are ours, tools must
-exist, references point backwards. If a step cannot be used there is no plan. `{"$from": 1, "path": "emails[0].id"}` is
-the result of step 1 at that JMESPath, without a path the whole result; what a result is, only `at_path` knows.
+Tolerant of the form, strict about the content: ids and statuses are ours, tools must exist, references point backwards,
+or there is no plan. `{"$from": 1, "path": "emails[0].id"}` is what step 1 gave at that JMESPath.
 """
 
 import difflib

@@ -1,8 +1,7 @@
-"""Whether a message gets a web search or a plan, whether a tool asks the user before it runs, and whether they have
-said that it need not.
+"""Whether a message gets a web search or a plan, and whether a tool asks the user before it runs.
 
 The operator's own rule over each call, BEFORE_CALL or `create_app(before_call=…)`, can only tighten: what waits for a
-yes anyway still does. A rule that fails, or takes too long, denies. Knows no model, no storage, no graph and no HTTP.
+yes anyway still does. A rule that fails, or takes too long, denies.
 """
 
 import asyncio

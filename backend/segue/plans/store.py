@@ -1,7 +1,5 @@
-"""Stored plans: one open plan per session, every change a compare-and-set on the version.
-
-Owns the table `plans`. The loser of a race gets StalePlan and reads the plan again. A button, an API call and a yes
-in the chat all end in `decide`.
+"""Stored plans: one open plan per session, every change a compare-and-set on the version. Owns the table `plans`. The
+loser of a race gets StalePlan and reads again. A button, an API call and a yes in the chat all end in `decide`.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
-"""Where each value in the arguments of a call came from, found in the texts that it may have come from. Pure.
+"""Finds where each value in a call's arguments came from, among given texts. Pure.
 
-Nothing here is claimed by a model: what a tool said may have told it what to claim. A text has a value only to the
-letter, and a number by its value. A key that the tool's schema does not name is a value too.
+A text has a value only to the letter, and a number by its value. A key that the tool's schema does not name is a value
+too. The model is never asked: a tool's text may have told it what to claim.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""Files that users attach to a session: their bytes, and the text that was read from them. Owns the table
-`attachments`. Every statement for a user has the owner in its predicate.
-"""
+"""Files of a session: bytes and text. Owns `attachments`; every statement for a user has the owner in its predicate."""
 
 import re
 from base64 import b64encode

@@ -1,7 +1,5 @@
-"""What kind of file an attachment is, by its content alone, and the text in it. Pure.
-
-Any file may be made to harm its reader: programs are refused, and reading runs in a child process with a
-deadline and bounded memory, as far as bounds allow. The text says where it was cut.
+"""What kind of file an attachment is, by its content alone, and the text in it. Pure. A file may be made to harm its
+reader: programs are refused, and reading runs in a child process with a deadline and bounded memory.
 """
 
 import codecs

@@ -1,7 +1,5 @@
-"""Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person.
-
-Joins the rules (`tool_health.py`) and the stored states (`tool_states.py`). Does not decide whose a session or what to
-confirm is.
+"""Which tools may run, why not, and both ways a tool's state changes: after a call, and by a person. Joins the rules
+(`tool_health.py`) and the stored states (`tool_states.py`). Callers check whose a session is.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence

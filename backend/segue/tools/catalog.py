@@ -1,7 +1,5 @@
-"""The tools of this process (built-in, native, of MCP servers), and how the definitions of the last have changed.
-
-Knows who offers a tool, not how it runs (`run.py`) or whether it may (`availability.py`). Owns `tool_definitions`, for
-which no turn waits. Does not decide what a change means for a yes: mandates and plans keep the digest that was shown.
+"""The tools of this process (built-in, native, of MCP servers), and how definitions have changed since the last
+process. Owns `tool_definitions`, for which no turn waits. Mandates and plans decide what a change means for a yes.
 """
 
 from collections import Counter, defaultdict, deque

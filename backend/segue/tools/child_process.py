@@ -1,7 +1,5 @@
-"""Work on what comes from outside and may take any time and memory: in a child process that ends at a deadline.
-
-A thread would not do for large values: reading JSON, regular expressions and collecting garbage keep the interpreter to
-themselves for as long as they take, and so the event loop waits.
+"""Runs work on outside data in a child process that ends at a deadline. A thread would not do: reading JSON, regular
+expressions and collecting garbage hold the interpreter, and the event loop waits.
 """
 
 import gc

@@ -1,7 +1,5 @@
-"""Whether arguments fit a tool's input schema. Both come from outside and may be made to take long, so patterns run in
-linear time, references are counted before they are followed, and an error is explained only if that is cheap.
-
-jsonschema-rs, 3 MB, is imported with the first schema that is compiled: an idle process calls no tool.
+"""Whether arguments fit a tool's input schema. Both come from outside, so patterns run in linear time, references are
+counted before they are followed, and only a cheap error is explained. jsonschema-rs, 3 MB, is imported at first use.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""`@tool` makes a tool of an async function with type hints and a docstring. Public: `from segue import tool`.
-
-The function itself stays as it is. A native tool runs as all others do (`run.py`).
-"""
+"""`@tool` makes a tool of an async function with type hints and a docstring. Public: `from segue import tool`."""
 
 import inspect
 import sys

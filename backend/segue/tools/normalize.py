@@ -1,8 +1,7 @@
 """Makes what a tool returned storable: clean text, plain JSON, a bounded size; and finds images and files in it. Pure.
 
-Any value is accepted: what JSON cannot hold becomes readable text, so that nothing fails after the effect happened. A
-result is stored as its tool gave it. Where it is shown, descriptions stand for its binary parts, which are numbered in
-their order.
+Any value is accepted, so that nothing fails after the effect has happened. A result is stored as it came; when it is
+shown, numbered descriptions replace its binary parts.
 """
 
 import math

@@ -1,7 +1,5 @@
-"""The tools of the client's own page, which only it can run: what it may offer for one turn, and what they become here.
-
-A call of one waits as a step of a plan (`domain/user_request.py`, mode `page`) and ends with what the page gave, which
-is data as any tool's result is. Their health is not counted: a client names them as it likes.
+"""The tools of the client's own page, which only it can run. A call waits as a step of a plan (mode `page`) and ends
+with what the page gave, which is data. Their health is not counted: a client names them as it likes.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
-"""A part of a tool's result, by JMESPath and page.
-
-Paths come from clients and from the model, results from tools: together they can take any time and memory. What is not
-small and plain is evaluated in a child process (`child_process.py`).
+"""A part of a tool's result, by JMESPath and page. Paths come from clients and from the model, results from tools, and
+can take any time and memory together: all but the small and plain is evaluated in a child process.
 """
 
 import math

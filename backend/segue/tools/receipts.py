@@ -1,7 +1,6 @@
-"""The receipts of calls that changed something, or were approved: a chain for each session.
-
-Owns the tables `receipts`, which has no words and outlives an erased user, and `receipt_contents`, which goes with the
-session. A receipt is written in the transaction of the outcome: no call has one without the other.
+"""The receipts of calls that changed something, or were approved: a chain for each session. Owns `receipts`, which has
+no words and outlives an erased user, and `receipt_contents`, which goes with the session. A receipt is written in the
+transaction of the outcome: no call has one without the other.
 """
 
 import secrets

@@ -1,7 +1,5 @@
-"""The ledger of tool calls and, apart from it, their payloads.
-
-A row is written before a tool runs (`turns/call_starts.py`) and gets its outcome after. Payloads expire
-(`retention.py`), rows stay. Clients read by owner, turns within their session.
+"""The ledger of tool calls and, apart from it, their payloads. A row is written before a tool runs and gets its outcome
+after. Payloads expire (`retention.py`), rows stay. Clients read by owner, turns within their session.
 """
 
 from collections.abc import Collection, Sequence

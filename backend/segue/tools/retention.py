@@ -1,7 +1,5 @@
-"""How long the payloads of results are kept: until they expire, or until newer ones of the session need the room.
-
-The calls stay in the ledger (`results.py`) with the time since when the payload is gone. A session's row counts the
-bytes it has ever stored; each payload has the count before it, so the payloads furthest behind are the oldest.
+"""How long payloads of results are kept: until they expire, or until newer ones of the session need the room. Each
+payload has the session's byte count before it, so the lowest counts are the oldest. The calls stay in the ledger.
 """
 
 from datetime import datetime

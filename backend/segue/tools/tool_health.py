@@ -1,8 +1,5 @@
-"""Whether a tool may run now, and why not; how calls and people change its status; the tools it depends on. Pure.
-
-`availability.py` asks, `tool_states.py` keeps the values. What a person has set stays through any success or failure.
-Groups of dependencies are ANDed, and only their required members decide. A success of a tool at its place in a
-sequence, after those before it, is marked with the sequence's key.
+"""Whether a tool may run now, and why not; how calls and people change its status; the tools it depends on. Pure. What
+a person has set stays through any success or failure. Groups are ANDed; only their required members decide.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -31,15 +31,11 @@ class ToolSettings(BaseModel, frozen=True, defer_build=True):
     receipt_key: SecretStr | None = None
 
     @model_validator(mode="after")
-    def _search_provider_is_reachable(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.web_search_provider == "searxng" and not self.searxng_url:
             raise ValueError("WEB_SEARCH_PROVIDER=searxng needs SEARXNG_URL")
         if self.web_search_provider == "tavily" and not self.tavily_api_key:
             raise ValueError("WEB_SEARCH_PROVIDER=tavily needs TAVILY_API_KEY")
-        return self
-
-    @model_validator(mode="after")
-    def _one_result_fits_its_session(self) -> Self:
         if self.tool_result_session_bytes < self.tool_result_max_bytes:
             raise ValueError(
                 f"TOOL_RESULT_SESSION_BYTES={self.tool_result_session_bytes} is less than one result may take "

@@ -1,7 +1,7 @@
 """Keeps tool health in PostgreSQL, and for all sessions in Redis. Owns `tool_states`, its changes, and `tool_holds`.
 
-Every change of a session's state is a compare-and-set and has its history. A row that cannot be read makes its tool
-start anew and leaves the others alone. Without Redis no tool has failed for all. Callers check who owns a session.
+Every change is a compare-and-set and has its history. A row that cannot be read makes its tool start anew and leaves
+the others alone. Without Redis no tool has failed for all. Callers check who owns a session.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
-from segue.db.redis import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
+from segue.db.redis_keys import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.db.rows import came_before, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe

@@ -1,7 +1,4 @@
-"""How a call is settled that may have taken effect: what its tool's check asks, and what the answer means.
-
-Operators, programs and servers declare checks, which are read here; `agent/tool_executor.py` runs them.
-"""
+"""How a call that may have taken effect is settled: what its tool's declared check asks, and what the answer means."""
 
 from collections.abc import Mapping
 from typing import Any, Final

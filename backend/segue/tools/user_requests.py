@@ -1,7 +1,5 @@
-"""What a tool may ask of the user, and whether an answer fits. Pure.
-
-The schema of a form was written by a server. MCP allows a flat object of texts, numbers, truth values and choices, and
-nothing else is kept of it: no reference, no pattern, nothing nested. All is bounded.
+"""What a tool may ask of the user, and whether an answer fits. Pure. A server wrote the schema of a form: of MCP's flat
+object of texts, numbers, truth values and choices, bounded, nothing else is kept.
 """
 
 import re

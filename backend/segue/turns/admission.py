@@ -1,8 +1,7 @@
 """Whether a message, or a button on a plan, becomes a turn: how much its user may ask for, and what its session has.
 
-The rows of the session decide; the queue comes later. The common case is one statement. If it refuses, because other
-turns are open or another message came at the same moment, it is asked again under the lock of the session's row, where
-the answer is exact. Limits are counted in Redis, and by each process for itself while Redis is lost.
+The common case is one statement. If that refuses, since turns are open or a message came at the same moment, it is
+asked again under the lock of the session's row, which is exact. Redis counts limits; without it each process does.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -15,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
-from segue.db.redis import SCRIPTS, Cache, Rates, turn_places_key
+from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.identity import Charge

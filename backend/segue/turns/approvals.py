@@ -1,7 +1,5 @@
-"""What waits for a yes, as those see it who may give it: the user whose plan it is or, by a rule, others.
-
-A question for others is shown with what its user was told, and as much of the conversation as the rule allows. Knows no
-HTTP. `admission.begin_decision` carries out what is decided here, in the same transaction.
+"""What waits for a yes, as the people who may give it see it: the plan's user or, by a rule, others, who see as much of
+the conversation as the rule allows. `admission.begin_decision` carries out a decision in the same transaction.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
-"""What leaves a session's history when a message is edited or answered anew, and stays readable as a branch.
-
-A branch begins with the user's message of a turn and has all that came after it. Its messages and turns have its id;
-those of the history have none.
+"""What leaves a session's history when a message is edited or answered anew, and stays readable as a branch: all from
+the user's message of a turn on. Its messages and turns have the branch's id; those of the history have none.
 """
 
 from collections.abc import Mapping

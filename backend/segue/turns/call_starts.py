@@ -1,8 +1,7 @@
 """What a running turn writes before it goes on: calls that it makes, and messages that it reads while it runs.
 
-The message that makes calls and a row for each are one statement under the turn's fence. A message that is to be read
-by a turn is a queued turn until then: only the process that has claimed the reader reads its row. If the reader ends
-before that, it runs next.
+A message and a row for each of its calls are one statement under the turn's fence. A message that a turn is to read is
+a queued turn, whose row only the reader's process reads; if the reader ends before that, it runs next.
 """
 
 from collections.abc import Mapping

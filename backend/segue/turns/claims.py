@@ -1,7 +1,5 @@
-"""Which process runs a turn. Each statement is built once at import, since building one costs half a millisecond.
-
-A claim is a lease with an epoch, the fencing token: every statement that writes for a running turn has `IS_HELD` in it,
-so that a process whose epoch is stale writes nothing. Knows neither the queue nor the loop that runs turns.
+"""Which process runs a turn. A claim is a lease with an epoch, the fencing token: every write for a running turn has
+`IS_HELD` in it, so a stale process writes nothing. Statements are built at import, since one costs half a millisecond.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,7 @@ from segue.db.rows import readable, reader
 from segue.domain.errors import existing
 from segue.domain.session import EPOCHS, NO_OPTIONS, TurnKey, TurnOptions
 from segue.domain.tool import RememberFor, ToolChoice
-from segue.memory.facts import has_facts
+from segue.memory.fact_store import has_facts
 from segue.plans.store import is_open, just_expired
 from segue.tools.tool_health import ToolHealth, ToolHold
 from segue.tools.tool_states import all_holds, read_holds, read_states, states_of

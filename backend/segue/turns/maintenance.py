@@ -1,8 +1,7 @@
-"""What every process looks after beside its own turns: turns that no process takes care of, and what has expired.
+"""What every process looks after beside its own turns: turns without a process, and rows that have expired.
 
-The same search finds the turns of a process that died, a job that Redis lost and a cancellation that was not carried
-out; it needs Postgres and nothing else. Expired rows are deleted in small batches, and locked with SKIP LOCKED, so that
-processes do not wait for each other.
+One search, which needs only Postgres, finds turns of a dead process, jobs that Redis lost and cancellations that were
+not carried out. Rows are deleted in small batches with SKIP LOCKED, so processes do not wait for each other.
 """
 
 import asyncio
@@ -24,10 +23,10 @@ from segue.tools.tool_states import drop_old_changes
 from segue.turns import queries, terminations
 from segue.turns.presence import Presence
 from segue.turns.run_record import drop_old_details, outcome_of, record_end
-from segue.turns.scheduler import TurnWorker
 from segue.turns.turn_deps import TurnDeps
+from segue.turns.worker import TurnWorker
 from segue.users.audit import drop_old_acts
-from segue.users.usage_ledger import drop_old_usage
+from segue.users.usage_caps import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50

@@ -1,8 +1,6 @@
-"""Whether the process that runs a turn is there: each holds a lock on a connection of its own, which PostgreSQL lets go
-of when the process dies.
-
-A lock that is free takes no turn: it shortens the turn's lease to a grace, in which a process that lives and has only
-lost its connection renews it. Through a pooler nothing can be held, and the lease alone decides.
+"""Whether the process that runs a turn is alive: each holds a lock on its own connection, and PostgreSQL drops the lock
+of one that dies. A free lock takes no turn: it shortens the turn's lease to a grace, in which a process that merely
+lost its connection renews it. Through a pooler no lock can be held, and the lease alone decides.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""What is read of turns: by their owner, by the event log, and by operators across all sessions. Only reads.
-
-Ages are by the database's clock, as leases are.
-"""
+"""What is read of turns: by owner, by the event log, and by operators. Ages are by the database's clock, as leases."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace

@@ -1,7 +1,6 @@
-"""The work queue that carries turns between processes: a list in Redis. Knows no table and decides nothing.
-
-An entry names a session in which a turn may wait. A lost, doubled or late entry does no harm: Postgres decides which
-process runs a turn, and recovery finds a turn whose entry was lost. So a process with a free place sends none at all.
+"""The work queue that carries turns between processes: a list in Redis of sessions in which a turn may wait. A lost,
+doubled or late entry does no harm, since Postgres decides who runs a turn, and recovery finds one whose entry was lost.
+So a process with a free place sends none.
 """
 
 import asyncio
@@ -13,8 +12,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from segue.db.redis import QUEUE_CONNECTIONS
-from segue.db.redis_server import LOST, OPERATION_TIMEOUT_S, RedisServer, connections
+from segue.db.redis_connection import LOST, OPERATION_TIMEOUT_S, RedisServer, connections
+from segue.db.redis_keys import QUEUE_CONNECTIONS
 
 KEY = "segue:queue"
 LISTEN_S = 5

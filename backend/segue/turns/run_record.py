@@ -1,8 +1,7 @@
-"""What a run of a turn did and took: counted from its events, then logged, observed and stored.
+"""What a run of a turn did and took, even one that fails: counted from its events, then logged, observed and stored.
 
-TurnMetrics counts, so that a turn that fails has numbers too. `turns.run` holds a run as arrays without the defaults at
-their ends, since every turn has one and few are read. While a turn runs that is older than LONG_S, its process says in
-Redis what it does: people read that, nothing is decided by it, and a plain turn pays nothing for it.
+`turns.run` holds arrays without trailing defaults, since few are read. While a turn runs for longer than LONG_S, its
+process reports it in Redis: for people only, nothing is decided by it, and a plain turn pays nothing.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import turns
-from segue.db.redis import DETAILS_DROPPED_KEY, Cache, activity_key
+from segue.db.redis_keys import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
 from segue.domain import events, session, telemetry, turn_errors
 from segue.domain.errors import AppError

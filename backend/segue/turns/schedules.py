@@ -1,8 +1,8 @@
 """Schedules: messages that are sent at set times. Owns the table `schedules`.
 
-Each due moment is one turn: the transaction that stores the turn moves its schedule on, if no other process has. A
-process looks at a schedule under a lease (`JobLoop`) when it is due, and at its last turn until that has ended well or
-its owner was told. Times are PostgreSQL's. A turn is admitted as any other.
+The transaction that stores the turn of a due moment moves its schedule on, if no other process has, so each moment is
+one turn. A process looks at a schedule under a lease, when it is due and until its last turn has ended well or its
+owner was told. Times are PostgreSQL's.
 """
 
 import asyncio

@@ -1,6 +1,4 @@
-"""The context a turn starts from: the history that fits the budget, the results in view, facts, plans, and the
-short-term memory, which is rebuilt from Postgres if Redis has lost it. Only reads.
-"""
+"""What a turn starts from: history, results, facts, plans, short-term memory (rebuilt if Redis lost it). Only reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice import ToolChooser, ToolNeeds
 from segue.db.engine import Database
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain.errors import Unreadable
 from segue.domain.ids import local_time
 from segue.domain.plan import Plan

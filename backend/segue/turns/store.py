@@ -1,7 +1,5 @@
-"""The rows of turns: a message becomes a queued turn, a running turn writes under its fence, an answer completes it.
-
-Each statement is built once at import, since building one costs half a millisecond. Values that are not a new message's
-have names that are no column's, because SQLAlchemy takes a parameter with a column's name for a value to set.
+"""The rows of turns: queued, written under their fence, completed. Statements are built at import, since one costs half
+a millisecond. Only a new message's parameters are named like columns: SQLAlchemy would set any such column.
 """
 
 from collections.abc import AsyncIterator
@@ -30,7 +28,7 @@ from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
 from segue.turns.run_record import stored_run
-from segue.users.usage_ledger import ChargesByDay, booking, charged
+from segue.users.usage_caps import ChargesByDay, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 

@@ -1,7 +1,5 @@
-"""How a turn ends without an answer or is queued again: failed, cancelled, handed back, recovered, asked for again.
-
-Every statement is guarded by what the turn was when it was read, so that of two processes that end it one does. A tool
-call that is still open when its turn ends has an unknown outcome.
+"""How a turn ends without an answer or is queued again: failed, cancelled, handed back, recovered, retried. Every
+statement checks what was read, so only one process ends the turn. A call that is still open gets an unknown outcome.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
-"""Triggers: signed events from elsewhere, each of which begins one turn. Owns the table `triggers`.
-
-An event is signed as https://www.standardwebhooks.com says, and is one turn however often it is sent. What it brings is
-data beside the message that the user has set up. Secrets are sealed in their rows.
+"""Triggers: signed events from elsewhere (https://www.standardwebhooks.com), each one turn however often it is sent.
+Owns `triggers`, whose secrets are sealed. What an event brings is data beside the message that the user has set up.
 """
 
 import base64
@@ -22,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import brought
 from segue.db.engine import Database
 from segue.db.models import triggers
-from segue.db.redis import Rates
+from segue.db.redis_keys import Rates
 from segue.db.rows import came_before, newest_first
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound, existing

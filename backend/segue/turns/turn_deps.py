@@ -1,7 +1,4 @@
-"""What running a turn needs, put together once by `factories.py`, and the agents of this process.
-
-The agents are replaced together, or none. A turn takes its agent when it starts and keeps it.
-"""
+"""What running a turn needs, and this process's agents: replaced together, or not at all. A turn keeps its agent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -11,7 +8,7 @@ from segue.agent.agent_settings import AgentSettings
 from segue.agent.graph import Graph
 from segue.agent.tool_choice import CountToolTokens, ToolSearch
 from segue.db.engine import Database
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain.agent import DEFAULT_AGENT, Agent
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock

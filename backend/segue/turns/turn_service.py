@@ -1,7 +1,5 @@
-"""What the API does with turns: accept, dispatch, cancel, read. Knows nothing of HTTP.
-
-The request that brought a message only watches its turn: the process that claims the turn runs it, and its row has the
-answer. A client that leaves stops nothing.
+"""What the API does with turns: accept, dispatch, cancel, read. Knows nothing of HTTP. A request only watches its turn:
+the process that claims the turn runs it, its row has the answer, and a client that leaves stops nothing.
 """
 
 import asyncio
@@ -16,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.render_messages import request_parts, with_texts
 from segue.agent.tool_loop import plain_request
 from segue.db.outages import StorageUnavailable
-from segue.db.redis import plans_of_owner_key
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import plans_of_owner_key
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge, Identity
 from segue.domain.plan import Button
@@ -37,10 +35,10 @@ from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
 from segue.turns.run_record import record_end
 from segue.turns.runner import tools_of_turn
-from segue.turns.scheduler import TurnWorker
 from segue.turns.snapshot import load_context
 from segue.turns.store import ChatRequest, Once
 from segue.turns.turn_deps import Speaker, TurnDeps
+from segue.turns.worker import TurnWorker
 
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions

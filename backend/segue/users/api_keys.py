@@ -1,14 +1,13 @@
-"""Identifies a caller by a credential: an Authenticator for each setting of AUTH, of which this file has `Anonymous`
-and that for API keys. Owns the tables `api_keys` and `stream_tokens`. Knows nothing of HTTP.
+"""Identifies a caller by a credential: an Authenticator for each setting of AUTH, here `Anonymous` and that for API
+keys. Owns the tables `api_keys` and `stream_tokens`. Knows nothing of HTTP.
 
 A key is `segue_<id>_<secret>`: the id finds the row, the secret is compared in constant time. A process caches a row
 for CHECK_EVERY_S, so a revoked key is refused everywhere after that time. A stream token reads the events of one turn
-for a minute, for clients that cannot send headers: a browser's EventSource. Its times are the database's.
+for a minute, for a browser's EventSource, which cannot send headers. Its times are the database's.
 
-A signed link is for one person to decide on one version of one plan without sending a key. Nothing of it is stored. It
-is signed with the digest of a key of that person and with the secret of the webhook that carries it: it ends with the
-key, and neither a reader of the database nor the receiver of the webhook can make one for another person. The decision
-uses it up, because the plan then has another version.
+A signed link lets one person decide on one version of one plan without a key. Nothing of it is stored. It is signed
+with the digest of that person's key and the webhook's secret: it ends with the key, and neither a reader of the
+database nor the receiver of the webhook can forge one. A decision uses it up, because the plan gets a new version.
 """
 
 import base64

@@ -1,7 +1,5 @@
-"""What operators did, and what users allowed for more than a call: who, when, to what. Owns the table `audit`, from
-which no user and no session is erased.
-
-Secrets are removed from what an operator wrote; nothing that a user said comes here.
+"""What operators did, and what users allowed for more than one call: who, when, to what. Owns the table `audit`, from
+which no user and no session is erased. Secrets are removed from an operator's words; a user's words never come here.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""AUTH=jwt: reads the caller from a token of the identity provider, checked with JWT_KEY or the keys at JWT_JWKS_URL,
-and a gateway's user from a token of its own. Knows nothing of HTTP.
+"""AUTH=jwt: reads the caller, or a gateway's user, from a token checked with JWT_KEY or the keys at JWT_JWKS_URL.
 
 The key decides which algorithms are accepted, never the token: a public key must not serve as an HMAC secret. While the
 provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.

@@ -1,8 +1,7 @@
 """What one user may use, and what a turn or a job spends on models, charged to its owner. Owns `user_limits`.
 
-Every process has all rows in memory and looks every two seconds whether they have changed, so that no request and no
-turn asks for them. With a cap for a day, each call is reserved before it is made and booked after it. Without one,
-charges wait until the turn ends, and cost no statement of their own.
+Every process holds all rows and checks every two seconds for changes, so no request and no turn asks. With a daily cap
+each call is reserved before it is made and booked after. Without one, charges wait for the end of the turn.
 """
 
 import asyncio
@@ -30,8 +29,8 @@ from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
 from segue.log import log
-from segue.users import usage_ledger
-from segue.users.usage_ledger import Reservation, Standing
+from segue.users import usage_caps
+from segue.users.usage_caps import Reservation, Standing
 from segue.users.user_settings import UserSettings
 from segue.watch import Watch
 
@@ -184,7 +183,7 @@ class Books:
             async with turnstile, self.database.transaction() as connection:
                 if self.total.has_caps:
                     await self._reserve(connection, wanted, self.total, among="")
-                for group in await usage_ledger.groups_of(connection, owner, day) if self.groups else ():
+                for group in await usage_caps.groups_of(connection, owner, day) if self.groups else ():
                     if (cap := self.groups.get(group, NO_LIMITS)).has_caps:
                         await self._reserve(connection, wanted, cap, among=group)
                 await self._reserve(connection, wanted, self.limits_of(owner))
@@ -199,7 +198,7 @@ class Books:
 
     async def _enter(self, owner: str, day: date, groups: Collection[str]) -> None:
         if new := {(owner, day, group) for group in groups} - self.entered:
-            await self.database.write(usage_ledger.enter_groups, owner, day, groups)
+            await self.database.write(usage_caps.enter_groups, owner, day, groups)
             if len(self.entered) >= MOST_ENTERED or not any(each[1] == day for each in self.entered):
                 self.entered.clear()
             self.entered.update(new)
@@ -207,14 +206,14 @@ class Books:
     async def _reserve(
         self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, among: str | None = None
     ) -> None:
-        ask = usage_ledger.reserve if among is None else partial(usage_ledger.fits, group=among)
+        ask = usage_caps.reserve if among is None else partial(usage_caps.fits, group=among)
         standing = await ask(connection, wanted, token_cap=limits.tokens_per_day, cost_cap=limits.cost_per_day)
         if not standing.fits:
             raise self._refusal(wanted, standing, limits, among=among)
 
     async def release(self, owner: str, holder: str) -> None:
         if self.is_capped(owner):
-            await self.database.write(usage_ledger.release, holder)
+            await self.database.write(usage_caps.release, holder)
 
     def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, among: str | None) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
@@ -281,7 +280,7 @@ class Account:
         whose, transaction = (self.owner, self.session_id), None
         try:
             async with self.books.database.transaction() as connection:
-                await usage_ledger.book(connection, *whose, charges, holder=self.holder, epoch=self.epoch)
+                await usage_caps.book(connection, *whose, charges, holder=self.holder, epoch=self.epoch)
                 yield connection
                 transaction = await connection.scalar(TRANSACTION_ID)
         except BaseException:
@@ -313,7 +312,7 @@ class Account:
             lost = sum(each.tokens for each in self.unbooked.values())
             log.warning("usage_not_booked", code=error.code, tokens=lost)
 
-    def _put_back(self, charges: usage_ledger.ChargesByDay) -> None:
+    def _put_back(self, charges: usage_caps.ChargesByDay) -> None:
         for key, charge in charges.items():
             self._add_unbooked(key, charge)
 

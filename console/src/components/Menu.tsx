@@ -73,7 +73,7 @@ export function Menu({ label, icon = "more", children, entries, class: more = ""
               class={entry.danger ? "danger" : ""} disabled={entry.disabled ?? false} tabIndex={-1}
               onClick={() => { close(true); entry.act(); }}>
               {entry.icon !== undefined && <Icon name={entry.icon} />}
-              <span dir="auto">{entry.label}</span>
+              <span><bdi>{entry.label}</bdi></span>
               {entry.chosen && <Icon name="check" />}
             </button>
           ))}

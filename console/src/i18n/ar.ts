@@ -158,6 +158,8 @@ export const ar: Texts = {
   offline: "لم يُضبط نموذج لغوي: يجيب النموذج غير المتصل، ويختار الأدوات من كلماتها.",
   page_chat: "محادثة",
   part: "الجزء {n}",
+  part_message: "الرسالة",
+  part_notes: "ملاحظات",
   pin: "تثبيت",
   pinned: "المثبّتة",
   plan: "الخطة",

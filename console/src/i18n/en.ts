@@ -158,6 +158,8 @@ export const en = {
   offline: "No language model is configured: the offline model answers. It picks tools by their words.",
   page_chat: "Chat",
   part: "Part {n}",
+  part_message: "Message",
+  part_notes: "Notes",
   pin: "Pin",
   pinned: "Pinned",
   plan: "Plan",

@@ -62,12 +62,14 @@ export const roleOf = (role: string): string => (role === "user" ? t("user") : r
 export const compact = (value: number): string => number(value, { notation: "compact", maximumFractionDigits: 1 });
 
 /** A day in UTC, as "2026-11-24" names it. */
-export const day = (date: string): string =>
-  new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", timeZone: "UTC" }).format(new Date(date));
+export const day = (date: string, year?: "numeric"): string =>
+  new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short", year, timeZone: "UTC" }).format(new Date(date));
 
 /** 0 is Sunday. */
 export const weekday = (number: number): string =>
   new Intl.DateTimeFormat(locale(), { weekday: "long", timeZone: "UTC" }).format(new Date(Date.UTC(2023, 0, 1 + number)));
+
+const DAY = 86_400_000;
 
 /** "one, two and three" */
 export const listed = (words: string[]): string => new Intl.ListFormat(locale(), { type: "conjunction" }).format(words);
@@ -90,17 +92,21 @@ export const money = (dollars: number): string =>
 export const share = (part: number, whole: number): string =>
   number(whole > 0 ? part / whole : 0, { style: "percent", maximumFractionDigits: 1 });
 
-/** "5 minutes ago", or the day if it is more than a week. */
+const midnight = (at: number): number => new Date(at).setHours(0, 0, 0, 0);
+
+/** "now", "5 minutes ago", "yesterday" by the calendar, or the day if it is more than a week. */
 export function ago(at: string, now = Date.now()): string {
   const seconds = (new Date(at).getTime() - now) / 1000;
   if (Math.abs(seconds) > 604_800)
     return new Intl.DateTimeFormat(locale(), { day: "numeric", month: "short" }).format(new Date(at));
-  const units: [Intl.RelativeTimeFormatUnit, number][] = [["day", 86_400], ["hour", 3600], ["minute", 60]];
-  const [unit, size] = units.find(([, each]) => Math.abs(seconds) >= each) ?? ["minute", 60];
-  return new Intl.RelativeTimeFormat(locale(), { numeric: "auto", style: "short" }).format(Math.round(seconds / size), unit);
+  const told = new Intl.RelativeTimeFormat(locale(), { numeric: "auto", style: "short" });
+  const size = Math.abs(seconds);
+  if (size < 60) return told.format(0, "second");
+  if (size < 3600) return told.format(Math.round(seconds / 60), "minute");
+  if (size < DAY / 1000) return told.format(Math.round(seconds / 3600), "hour");
+  return told.format(Math.round((midnight(Date.parse(at)) - midnight(now)) / DAY), "day");
 }
 
-const DAY = 86_400_000;
 const months = new Map<string, string>();
 
 /** "today", "yesterday", the days before, or the month. For long lists: of a month the name is made once. */
@@ -129,5 +135,5 @@ export function duration(ms: number): string {
 export function bytes(size: number): string {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte"];
   const step = Math.min(Math.floor(Math.log10(Math.max(size, 1)) / 3), 3);
-  return number(size / 1000 ** step, { style: "unit", unit: units[step] ?? "byte", unitDisplay: "short", maximumFractionDigits: 1 });
+  return number(size / 1000 ** step, { style: "unit", unit: units[step] ?? "byte", unitDisplay: step === 0 ? "long" : "short", maximumFractionDigits: 1 });
 }

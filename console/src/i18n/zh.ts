@@ -158,6 +158,8 @@ export const zh: Texts = {
   offline: "未配置语言模型：由离线模型回答，它按字词选择工具。",
   page_chat: "对话",
   part: "部分 {n}",
+  part_message: "消息",
+  part_notes: "附注",
   pin: "置顶",
   pinned: "已置顶",
   plan: "计划",

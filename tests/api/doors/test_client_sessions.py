@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from segue.api.chat import ClientRequest
 from segue.api.deps import Services
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, session_of_client
+from segue.api.doors.every_door import MAX_CLIENT_ID_CHARS, session_of_client
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.ids import new_id, utc_now

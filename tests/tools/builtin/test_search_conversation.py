@@ -1,25 +1,17 @@
 """`search_conversation` finds what was said in this session, once the model no longer sees all of it."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from segue.config import Settings
 from segue.db.engine import Database
 from segue.memory.session_search import search_said
 from tests.support.provider import Provider, calls, says
 from tests.support.results import last_result
 from tests.support.service import Client
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 
 NAME = "search_conversation"
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 async def talked(client: Client, provider: Provider, *messages: str) -> str:

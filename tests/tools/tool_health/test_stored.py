@@ -1,17 +1,13 @@
 """Stored states: rows that cannot be read, tools that are gone, and what a turn asks the database."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 from structlog.testing import capture_logs
 
 from segue.config import Settings
 from tests.support.commands import ROOT
+from tests.support.explained import statements
 from tests.support.health import MOODY, called, fails_out, put, reset, state, states
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, says
@@ -101,21 +97,6 @@ async def test_states_go_with_their_session(
             assert await stores.database.fetchval(f"SELECT count(*) FROM {table}") == 0  # noqa: S608 (one of the two above)
 
 
-@contextmanager
-def statements() -> Iterator[list[str]]:
-    """Every statement that is sent to the database meanwhile."""
-    sent: list[str] = []
-
-    def keep(_: Any, __: Any, statement: str, *___: Any) -> None:
-        sent.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", keep)
-    try:
-        yield sent
-    finally:
-        event.remove(Engine, "before_cursor_execute", keep)
-
-
 async def test_a_turn_asks_for_all_states_at_once_however_many_tools_there_are(
     settings: Settings, provider: Provider, clock: Frozen
 ) -> None:
@@ -134,6 +115,7 @@ async def test_a_turn_asks_for_all_states_at_once_however_many_tools_there_are(
         with statements() as many:
             await client.chat(other, "Hello there.")
     assert len(tools) > 40
-    assert [sent for sent in many if "tool_states" in sent] == [sent for sent in few if "tool_states" in sent]
-    assert len([sent for sent in many if "tool_states" in sent]) == 1
+    asked = [[statement for statement, _ in sent if "tool_states" in statement] for sent in (few, many)]
+    assert asked[0] == asked[1]
+    assert len(asked[1]) == 1
     assert not provider.requests[-1].get("tools")

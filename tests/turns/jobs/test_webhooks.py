@@ -30,7 +30,7 @@ from tests.support.provider import Provider, fails, says
 from tests.support.receiver import SECRET, Post, Receiver, is_signed, receiving
 from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import Stores
 
 NEW_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 LEASE_S = 2 * PATIENCE_S
@@ -51,12 +51,6 @@ def told(settings: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("segue.turns.jobs.webhooks.LEASE_S", LEASE_S)
     update = {"webhook_url": SecretStr(receiver.url), "webhook_secret": SecretStr(SECRET), "turn_lease_s": 1}
     return settings.model_copy(update=update)
-
-
-@pytest.fixture
-async def stores(settings: Settings) -> AsyncIterator[Stores]:
-    async with looking_into(settings) as opened:
-        yield opened
 
 
 async def asked(client: Client, provider: Provider, session: str) -> str:

@@ -302,6 +302,32 @@ async def test_a_question_goes_to_another_group_after_its_time_and_expires_by_it
     assert ((await ended(clerk, session))["plan"]["status"], done) == ("completed", ["refund 800"])
 
 
+async def test_a_first_yes_of_two_that_comes_too_late_is_neither_stored_nor_in_the_audit(
+    people: People, provider: Provider, clock: Frozen
+) -> None:
+    _, asked = await asks(people, provider, 9000)
+    clock.now += timedelta(days=2)
+    late = await decide(people["tom"], asked["plan"])
+    assert (late.status_code, late.json()["code"]) == (409, "plan_expired")
+    assert (await people["root"].get("/ops/audit", action="decide_approval"))["items"] == []
+    assert await inbox(people["tom"], "decided") == []
+
+
+async def test_those_who_decide_see_nothing_of_a_conversation_that_its_user_has_taken_back(
+    people: People, provider: Provider
+) -> None:
+    clerk = people["clerk"]
+    session = await clerk.new_session()
+    provider.will(says("I see."), says("Hello."))
+    await clerk.chat(session, "My PIN is one two three")
+    [said, _] = await clerk.messages(session)
+    edited = await clerk.http.post(f"/sessions/{session}/messages/{said['id']}/edit", json={"message": "Hi"})
+    assert edited.status_code == 200
+    await asks(people, provider, 9000, session=session)
+    [waiting] = await inbox(people["tom"])
+    assert [each["content"] for each in waiting["messages"]][:3] == ["Hi", "Hello.", "Refund 9000 euros to Bianchi"]
+
+
 async def test_calls_of_one_reply_wait_together_as_far_as_the_same_people_decide(
     people: People, provider: Provider, done: list[str]
 ) -> None:

@@ -18,6 +18,7 @@ from segue.db.engine import Database
 from segue.domain.ids import new_id, utc_now
 from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
+from segue.plans import store
 from segue.tools.results import PlanStep
 from segue.turns import terminations
 from segue.turns.call_starts import start_calls
@@ -293,3 +294,20 @@ async def test_a_button_whose_turn_comes_after_the_expiry_runs_nothing(
     await first
     assert (await button).json()["plan"]["status"] == "expired"
     assert effects == []
+
+
+async def test_what_was_said_of_another_version_or_picks_a_step_that_does_not_wait_leaves_a_plan_as_it_is(
+    client: Client, provider: Provider, settings: Settings, clock: Frozen
+) -> None:
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+    session, asked = await offered(client, provider, THREE_STEPS)
+    plan = (session, asked["plan"]["id"])
+    stored = await database.read(store.get_plan, plan[1])
+    with pytest.raises(store.StalePlan):
+        await database.transact(store.decide, stored, "confirm", turn_id="turn_1", now=clock.now, chosen={1})
+    await database.transact(store.abandon, *plan, asked["plan"]["version"] - 1)
+    assert await database.read(store.get_plan, plan[1]) == stored
+    await database.transact(store.abandon, *plan, asked["plan"]["version"])
+    assert (await database.read(store.get_plan, plan[1])).plan.status == "cancelled"
+    await database.close()

@@ -10,6 +10,7 @@ from tests.support.plans import Frozen, deletion, offered, press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
+from tests.support.stores import looking_into
 from tests.support.streams import replayed
 
 DELETE = "mcp_delete_item"
@@ -71,6 +72,18 @@ async def test_what_a_button_grants_runs_unasked_in_its_session_is_shown_and_can
     assert (statuses, await grants(client, session)) == ([204, 404, 404], [])
     await asks(client, provider, session, "itm-4")
     assert effects == ["delete itm-1", "delete itm-2"]
+
+
+async def test_what_the_release_before_has_remembered_is_revoked_for_it_too(client: Client, settings: Settings) -> None:
+    session = await client.new_session()
+    async with looking_into(settings) as stores:
+        for remembered, path in ((DELETE, f"/sessions/{session}/grants/{DELETE}"), ("mcp_burn_item", "/mandates/{id}")):
+            await stores.database.execute(
+                "INSERT INTO grants VALUES ($1, $2, 'as it was', 'plan', now())", session, remembered
+            )
+            [mandate] = (await client.get("/mandates"))["items"]
+            assert (await client.http.delete(path.format_map(mandate))).status_code == 204
+            assert await stores.database.fetchval("SELECT count(*) FROM grants") == 0
 
 
 async def test_under_a_grant_a_value_that_is_not_the_users_is_named_and_takes_a_strong_yes_after_that(

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ from pydantic import SecretStr
 from segue import ProposedCall, ToolContext, tool
 from segue.config import Settings
 from segue.db.engine import Database
+from segue.domain.errors import InvalidRequest
 from segue.domain.tool import ToolSpec
 from segue.plans import mandates
-from segue.plans.mandates import Terms
+from segue.plans.mandates import MandateSpent, Terms, Use
 from segue.plans.policy import gives_leave
+from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
 from tests.support.plans import Frozen, press
 from tests.support.provider import Provider, calls, says
@@ -212,6 +216,42 @@ async def test_a_mandate_holds_where_it_is_for_and_when_nobody_is_there_only_if_
     assert await runs(client, provider, "Pay him") is None
 
 
+async def test_a_mandate_runs_no_call_of_another_user_or_with_another_agent(
+    settings: Settings, tools: list[object], clock: Frozen, provider: Provider
+) -> None:
+    path = settings.mcp_config.with_name("agents.toml")
+    path.write_text("[agents.segue]\n[agents.other]\n")
+    guarded = settings.model_copy(update={"auth": "api_key", "agents_config": path})
+    async with (
+        running(guarded, clock=clock, tools=tools) as service,
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, await new_key(guarded, "bob")) as bob,
+    ):
+        everywhere = await given(ada)
+        assert await runs(bob, provider) is None
+        assert (await bob.http.delete(f"/mandates/{everywhere['id']}")).status_code == 404
+        assert await runs(ada, provider) == everywhere["id"]
+        await ada.http.delete(f"/mandates/{everywhere['id']}")
+        with_other = await given(ada, scope="agent", agent="other")
+        assert await runs(ada, provider) is None
+        assert await runs(ada, provider, session=await ada.new_session(agent="other")) == with_other["id"]
+
+
+async def test_what_has_changed_since_a_call_was_looked_at_counts_as_its_use_is_booked(
+    client: Client, settings: Settings, clock: Frozen
+) -> None:
+    ends = clock.now + timedelta(hours=1)
+    mandate = await given(client, valid_until=ends.isoformat())
+    use = Use(mandate["id"], mandate["definition"], {}, Decimal(0), clock.now.date(), in_session=False)
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+    for each, now in ((replace(use, definition="as it was"), clock.now), (use, ends)):
+        with pytest.raises(MandateSpent):
+            await database.transact(mandates.book, {"call_1": each}, session_id="ses_1", now=now)
+    assert (await only(client))["used"]["total"] == 0
+    await database.close()
+
+
 async def test_a_mandate_that_cannot_be_is_refused(client: Client, clock: Frozen) -> None:
     for terms, code in (
         ({"tool": "nothing"}, "unknown_tool"),
@@ -246,6 +286,9 @@ async def test_a_proposal_that_is_carried_out_again_is_the_mandate_that_it_was_a
         async with database.transaction() as connection:
             rows.append(await mandates.give(connection, "ada", terms, spec, now=now, **of))
     assert rows[0] == rows[1]
+    async with database.transaction() as connection:
+        with pytest.raises(InvalidRequest, match="Revoke some first"):
+            await mandates.give(connection, "ada", terms, spec, now=clock.now, **{**of, "mandate_id": "man_2"})
     await database.close()
 
 

@@ -1,8 +1,7 @@
 """The door for clients of AG-UI: a run is a turn of the session that the client calls its thread.
 
-A client sends its whole history with every run, of which only what the user said last is new. It takes a stream that
-begins otherwise, or leaves something open, for a fault: so a run begins and ends as it should also if the log has lost
-events. Other doors translate `run_events`.
+Of the history sent with every run, only what the user said last is new. A client takes a stream that leaves something
+open for a fault, so a run begins and ends properly even if the log lost events. Other doors translate `run_events`.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -20,8 +19,8 @@ from segue.api.agents import AgentId
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of, strict_json
-from segue.api.doors import clients
-from segue.api.doors.clients import ClientId, on_disconnect, session_of_client, turn_headers
+from segue.api.doors import every_door
+from segue.api.doors.every_door import ClientId, on_disconnect, session_of_client, turn_headers
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import MAX_VERSION, Body, ChangeInWords, Json
@@ -155,7 +154,7 @@ def _results_of_page(messages: Sequence[Json]) -> Button | None:
         with suppress(ValueError):  # a page writes values as JSON; what is none is text
             value = strict_json(value) if isinstance(value, str) else value
         results.append((str(each.get("toolCallId")), result_of_page(value, each.get("error"))))
-    return clients.button_of_page(results)
+    return every_door.button_of_page(results)
 
 
 def _message(message: Message) -> Json:
@@ -185,7 +184,7 @@ def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> Json | None:
         schema = {**schema, "properties": {**schema["properties"], "answer": step.asks.schema}}
     asks = answer is not None and answer["plan"] is not None and answer["plan"]["id"] == plan.id
     return {
-        "id": clients.interrupt_id(plan),
+        "id": every_door.interrupt_id(plan),
         "reason": "confirmation",
         "message": answer["message"]["content"] if answer is not None and asks else step.description,
         "responseSchema": schema,
@@ -275,20 +274,20 @@ def run_of(body: RunAgentInput) -> RunRequest:
     if resume and resume[0].status == "resolved":
         return RunRequest(button=_button(resume[0]))
     if resume:
-        abandons = plan_id, version = clients.plan_asked(resume[0].interrupt_id) or ("", MAX_VERSION)
+        abandons = plan_id, version = every_door.plan_asked(resume[0].interrupt_id) or ("", MAX_VERSION)
         if not is_new:
             return RunRequest(button=Button("reject", version, plan_id=plan_id), abandons=abandons)
     elif (button := _results_of_page(body.messages)) is not None:
-        return RunRequest(button=button, key=clients.page_key(button))
+        return RunRequest(button=button, key=every_door.page_key(button))
     elif at < 0:
         return RunRequest()
     content = body.messages[at].get("content")
-    text, before = clients.text_of(content), body.messages[: at + 1]
+    text, before = every_door.text_of(content), body.messages[: at + 1]
     return RunRequest(text, content, is_new=is_new, abandons=abandons, before=before)
 
 
 def _button(entry: ResumeEntry) -> Button:
-    if (found := clients.plan_asked(entry.interrupt_id)) is None:
+    if (found := every_door.plan_asked(entry.interrupt_id)) is None:
         raise StalePlan
     (plan_id, version), given = found, entry.payload or InterruptAnswer()
     if given.approved is False:
@@ -361,7 +360,7 @@ async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientD
 async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
     props = body.forwarded_props or ForwardedProps()
     run = run_of(body)
-    options = clients.options_of(client, body.tools, body.context, body.state, model=props.model)
+    options = every_door.options_of(client, body.tools, body.context, body.state, model=props.model)
     files = await sent_files(run.content)
     session = await session_of_client(client, body.thread_id, agent=agent)
     answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
@@ -385,13 +384,13 @@ async def _begin(
             return await _look(client, session)
         known = once(key, run.text, *(file.digest for file in files), *TurnOptions(model=run.options.model).fingerprint)
         request = ChatRequest(run.text, options=run.options, once=known, stream=True, abandons=run.abandons)
-        admitted = await clients.say(client, session.id, request, files)
+        admitted = await every_door.say(client, session.id, request, files)
         return admitted.turn, None if admitted.fresh else run.before
     if run.button is None:
         return await _look(client, session)
     try:
         known = once(key, *fingerprint_of(run.button))
-        return await clients.decide(client, session.id, run.button, known, run.options), None
+        return await every_door.decide(client, session.id, run.button, known, run.options), None
     except AppError as error:
         if (run.abandons is None and run.key is None) or error.code not in NOT_TAKEN:
             raise
@@ -410,7 +409,7 @@ def is_shown(message: Message, running: str | None) -> bool:
 async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
     """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
     async with client.services.database.read_only() as connection:
-        turn = await clients.open_turn(connection, client, session.id)
+        turn = await every_door.open_turn(connection, client, session.id)
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
     shown = (each for each in reversed(newest) if is_shown(each, turn.turn_id if turn else None))
     return turn, [_message(each) for each in shown if each.content or each.tool_calls]

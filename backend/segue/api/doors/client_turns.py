@@ -1,8 +1,7 @@
 """The turn that a client's request stands for, of clients that send the conversation with every message, and retry.
 
-A conversation that the client names is its session; without a name its earlier messages find it. A turn that begins
-here has an idempotency key made of what was asked, and the names of a session lead to it: of the client's, and of all
-that was said. So the same request is the same turn until the session's next one begins, and nothing else is kept.
+A conversation is found by its name, or else by its earlier messages. A turn has an idempotency key made of what was
+asked, so the same request is the same turn until the session's next one begins; nothing else is kept.
 """
 
 import asyncio
@@ -17,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile
 from segue.api.chat import ClientRequest
-from segue.api.doors.clients import NameTaken, agent_of, find_session, make_session, say, with_agent
-from segue.db.redis import turn_heard_key
+from segue.api.doors.every_door import NameTaken, agent_of, find_session, make_session, say, with_agent
+from segue.db.redis_keys import turn_heard_key
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
 from segue.history.fork_and_import import Said
 from segue.memory.history import final_messages

@@ -1,7 +1,6 @@
-"""The door for clients of LangGraph's server: an assistant is an agent, a thread a session, a run a turn.
-
-Of an input only what the user says last is read. A decision on an interrupt goes the way of a button, a text that of a
-message. What such a server has and this service has nothing for is refused with a sentence.
+"""The door for clients of LangGraph's server: an assistant is an agent, a thread a session, a run a turn. Only the
+user's last words of an input are read. A decision on an interrupt acts as a button, a text as a message. A request for
+what this service does not have is refused with a sentence that says so.
 """
 
 import re
@@ -19,9 +18,9 @@ from segue import __version__
 from segue.api.attachments import sent_files
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import DoorRoute, TurnId, router_of
-from segue.api.doors import clients
+from segue.api.doors import every_door
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.clients import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
+from segue.api.doors.every_door import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
@@ -148,8 +147,8 @@ class LangGraphRun:
         """The options of a stream. A client whose connection breaks goes on at `Location`, below what it calls."""
         name = self.thread_id if quote(self.thread_id, safe="") == self.thread_id else self.turn.session_id
         path = f"/threads/{name}/runs/{self.turn.turn_id}"
-        headers = {"Content-Location": path, "Location": f"{path}/{rest}", **clients.turn_headers(self.turn)}
-        return {"headers": headers, **clients.on_disconnect(self.client, self.turn, asked=self.cancels)}
+        headers = {"Content-Location": path, "Location": f"{path}/{rest}", **every_door.turn_headers(self.turn)}
+        return {"headers": headers, **every_door.on_disconnect(self.client, self.turn, asked=self.cancels)}
 
 
 class _Blank(ServerSentEvent):
@@ -172,7 +171,7 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
     body.refuse()
     resume, key = body.resume, client.idempotency_key or new_id("ses", client.services.clock())
     name = thread_id or f"langgraph:{digest_of_json(key)}"
-    session = await clients.session_of_client(client, name, agent=body.assistant_id)
+    session = await every_door.session_of_client(client, name, agent=body.assistant_id)
     turn = await (_say(client, body, session) if resume is None else _resume(client, body.place, session, resume))
     return LangGraphRun(client, thread_id or session.id, turn, cancels=body.on_disconnect == "cancel")
 
@@ -180,18 +179,18 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
 async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
     """Says what is new in the input, after the newest state or in the place of what followed an older one."""
     said, key = frames.newest_message(body.input), client.idempotency_key
-    content, text = (said["content"], clients.text_of(said["content"])) if said else (None, "")
+    content, text = (said["content"], every_door.text_of(said["content"])) if said else (None, "")
     files = await sent_files(content)
     fingerprint = (text, body.place or "", *(file.digest for file in files))
     if key is None and said is not None and said["id"]:
         key = digest_of_json([said["id"], *fingerprint])
     instead_of = await _instead_of(client, session, body.place)
     if said is None and instead_of is None:
-        raise clients.nothing_new()
+        raise every_door.nothing_new()
     on_busy = ON_BUSY.get(body.multitask_strategy, "enqueue")
     known = once(key and f"langgraph:{key}", *fingerprint)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, on_busy=on_busy)
-    return (await clients.say(client, session.id, request, files)).turn
+    return (await every_door.say(client, session.id, request, files)).turn
 
 
 async def _instead_of(client: ClientRequest, session: Session, place: str | None) -> str | None:
@@ -218,14 +217,14 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     answer = frames.answer_of(resume, plan if row is None and shown in (None, waiting) else None)
     asked = shown or waiting
     if answer.words is not None:
-        text, abandons = clients.text_of(answer.words), asked if answer.verdict == "reject" else None
+        text, abandons = every_door.text_of(answer.words), asked if answer.verdict == "reject" else None
         request = ChatRequest(text, once=known, stream=True, abandons=abandons)
-        return (await clients.say(client, session.id, request)).turn
+        return (await every_door.say(client, session.id, request)).turn
     if answer.verdict is None or (asked is None and row is None):
         raise no_open_plan()
     plan_id, version = asked or (None, 0)
     button = Button(answer.verdict, version, args=answer.args, plan_id=plan_id, answer=answer.form)
-    return await clients.decide(client, session.id, button, known)
+    return await every_door.decide(client, session.id, button, known)
 
 
 async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int = 0) -> AsyncIterator[bytes]:
@@ -290,7 +289,7 @@ async def get_info(_: ClientDep) -> Json:
 @router.post("/assistants/search", **OBJECTS)
 async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Response:
     """Lists the caller's agents as LangGraph's assistants."""
-    agents = clients.agents_of(client).values()
+    agents = every_door.agents_of(client).values()
     found = [frames.assistant_json(each) for each in agents if body.graph_id in (None, each.id)]
     return _json(found[body.offset : body.offset + body.limit])
 
@@ -298,7 +297,7 @@ async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Respons
 @router.get("/assistants/{assistant_id}", **OBJECT)
 async def get_assistant(assistant_id: AssistantId, client: ClientDep) -> Response:
     """Shows an agent as LangGraph's assistant."""
-    return _json(frames.assistant_json(clients.agent_of(client, assistant_id)))
+    return _json(frames.assistant_json(every_door.agent_of(client, assistant_id)))
 
 
 @router.post("/threads", **OBJECT, responses=problems("session_exists", "session_not_found", "not_supported"))
@@ -309,10 +308,10 @@ async def create_thread(body: NewThread, client: ClientDep) -> Response:
     session = await find_session(client, name) if name else None
     if session is None:
         agent = str(metadata.pop("graph_id", DEFAULT_AGENT))
-        clients.agent_of(client, agent)
-        session = await clients.make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
+        every_door.agent_of(client, agent)
+        session = await every_door.make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
     elif body.if_exists != "do_nothing":
-        raise clients.NameTaken
+        raise every_door.NameTaken
     return _json((await _view(client, name or session.id, session.id)).as_thread())
 
 

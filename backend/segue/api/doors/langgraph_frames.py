@@ -1,7 +1,6 @@
 """What clients of LangGraph say and are shown: threads, runs, parts of streams, interrupts and their answers. Pure.
 
-The state after a turn is a checkpoint, whose id is the turn's. `values` come from the rows; whatever else is streamed
-is for the client to show until they come.
+The state after a turn is a checkpoint with the turn's id. `values` come from rows; the rest is shown until they come.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from segue.api.doors.clients import interrupt_id, plan_asked
+from segue.api.doors.every_door import interrupt_id, plan_asked
 from segue.api.schemas import Json
 from segue.domain.errors import InvalidRequest
 from segue.domain.plan import Plan

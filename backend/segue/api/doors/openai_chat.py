@@ -1,7 +1,6 @@
 """`/v1/models` and `/v1/chat/completions`: an agent is a model, a turn is a completion, its events are the chunks.
 
-Calls of tools are never passed on: the client would take them for its own. What the agent does is told in words, as
-reasoning content. `/v1/responses` reads a turn by the same pieces.
+Tool calls are never passed on, since the client would take them for its own: reasoning content tells of them in words.
 """
 
 import re
@@ -20,7 +19,7 @@ from segue.api.agents import AgentId
 from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin, note_heard
-from segue.api.doors.clients import DoorClientDep, agent_of, agents_of, on_disconnect, turn_headers
+from segue.api.doors.every_door import DoorClientDep, agent_of, agents_of, on_disconnect, turn_headers
 from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems

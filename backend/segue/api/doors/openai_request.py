@@ -1,6 +1,5 @@
-"""What both of OpenAI's APIs share: a request of theirs, with what frontends add to it, as one message to an agent.
-
-Titles, tags and the like that a frontend wants of a conversation are one plain call of the small model, and no turn.
+"""What both of OpenAI's APIs share: a request, with what frontends add to it, as one message to an agent. Titles and
+tags that a frontend wants of a conversation are one plain call of the small model, and no turn.
 """
 
 import re
@@ -13,7 +12,7 @@ from starlette.requests import Request
 from segue.api.attachments import SentFile, is_file, parts_unsupported, sent_files
 from segue.api.chat import ClientRequest
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
-from segue.api.doors.clients import agent_of, agents_of, find_session
+from segue.api.doors.every_door import agent_of, agents_of, find_session
 from segue.api.schemas import Json
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc

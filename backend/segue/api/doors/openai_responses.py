@@ -1,8 +1,7 @@
 """`/v1/responses`: a turn is a response; `/v1/conversations`: a session is a conversation.
 
-A tool that has run is an `mcp_call` with its output, since clients run every `function_call` that they see. The id of a
-response says which session and turn it is of, so `previous_response_id` and what reads a response need nothing that is
-kept.
+A tool that has run is an `mcp_call` with its output, since clients run every `function_call` they see. The id of a
+response names its session and turn, so `previous_response_id` needs no stored state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from segue.api.chat import ClientRequest
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
-from segue.api.doors.clients import DoorClientDep, known_session, turn_headers
+from segue.api.doors.every_door import DoorClientDep, known_session, turn_headers
 from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems

@@ -1,9 +1,8 @@
 """The door for `useChat` of the Vercel AI SDK: a chat is a session of the caller's, a message of the assistant a turn.
 
-A client sends the whole chat, of which only the last message is new, or what its page has added to one of the
-assistant's: results of its own tools, answers to approvals. It is sent the events of the run as chunks of its UI
-message stream: only those that the versions 5, 6 and 7 know, because others end a client of version 5; one that tells
-a later version is asked for approvals as that does it.
+Of the chat that a client sends, only the last message is new, or what its page added to one of the assistant's: results
+of its own tools, answers to approvals. It gets only chunks that versions 5, 6 and 7 all know, because others end a
+client of version 5. A client that names a later version is asked for approvals in that version's way.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -21,9 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
-from segue.api.doors import clients
+from segue.api.doors import every_door
 from segue.api.doors.agui import CamelInput, RunFrames, is_shown, run_events
-from segue.api.doors.clients import ClientId, find_session, session_of_client, turn_headers
+from segue.api.doors.every_door import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import BY_SEQ, Json, Page, PagingDep, PlanDecision, encode_cursor
@@ -130,7 +129,7 @@ class MessageChunks:
     def _of_call(self, kind: str, event: Mapping[str, Any]) -> list[Json]:
         call_id = event["toolCallId"]
         of_call: Json = {"toolCallId": self._ids.get(call_id, call_id)}
-        of_call |= {} if clients.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
+        of_call |= {} if every_door.CALL_ID.fullmatch(call_id) else _OURS  # the page's own tools are no others'
         match kind:
             case "TOOL_CALL_START":
                 self._names[call_id] = event["toolCallName"]
@@ -219,22 +218,22 @@ class UiDecision(PlanDecision):
 async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
     said = body.messages[-1]
-    options = clients.options_of(client, body.tools, body.context, model=body.model)
+    options = every_door.options_of(client, body.tools, body.context, model=body.model)
     decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
     if decided is None and said.get("role") != "user":
-        raise clients.nothing_new()
+        raise every_door.nothing_new()
     if decided is None and body.trigger == "submit-message":
-        text, files = clients.text_of(said.get("parts")), await sent_files(said.get("parts"))
+        text, files = every_door.text_of(said.get("parts")), await sent_files(said.get("parts"))
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
         known = once(client.idempotency_key or decided.key, *fingerprint_of(decided.button))
-        turn = await clients.decide(client, session.id, decided.button, known, options)
+        turn = await every_door.decide(client, session.id, decided.button, known, options)
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
-    return _stream(client, session, (await clients.say(client, session.id, request, files)).turn)
+    return _stream(client, session, (await every_door.say(client, session.id, request, files)).turn)
 
 
 def _decided_in(message: Json) -> Decided | None:
@@ -255,12 +254,12 @@ def _decided_in(message: Json) -> Decided | None:
 
 def _continued(parts: Sequence[Json]) -> Decided | None:
     """Returns what a page has added: of what waited last for it or for an approval; what has no answer yet is none."""
-    found = [(match, part) for part in parts if (match := clients.CALL_ID.fullmatch(str(part.get("toolCallId"))))]
+    found = [(match, part) for part in parts if (match := every_door.CALL_ID.fullmatch(str(part.get("toolCallId"))))]
     last = [(match, part) for match, part in found if match.group(1, 2) == found[-1][0].group(1, 2)]
     if not any(part.get("state") == "approval-responded" for _, part in last):
         given = [(match[0], _result_of(part)) for match, part in found if part.get("state") in _GIVEN]
-        by_page = clients.button_of_page(given)
-        return Decided(by_page, clients.page_key(by_page)) if by_page else None
+        by_page = every_door.button_of_page(given)
+        return Decided(by_page, every_door.page_key(by_page)) if by_page else None
     plan_id, version = last[-1][0].group(1, 2)
     yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
     chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
@@ -285,7 +284,7 @@ def _result_of(part: Json) -> Json:
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
     """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
     session = await find_session(client, chat_id)
-    turn = await client.services.read(clients.open_turn, client, session.id) if session else None
+    turn = await client.services.read(every_door.open_turn, client, session.id) if session else None
     return _stream(client, session, turn) if session and turn else Response(status_code=204)
 
 
@@ -388,7 +387,7 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[Json]:
     """Returns what a page shows of a plan that is open, as it was sent it when the turn ended."""
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
-        call_id, is_page = f"{clients.interrupt_id(plan)}:{step.id}", step in plan.page_steps
+        call_id, is_page = f"{every_door.interrupt_id(plan)}:{step.id}", step in plan.page_steps
         asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
         if step.tool and (is_page or (approvals and step.asks is None and not plan.waits_for)):
             parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))

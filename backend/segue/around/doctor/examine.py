@@ -1,7 +1,5 @@
 """Examines the whole service, or one session: for `segue doctor`, which opens what it needs, and for GET /ops/doctor.
-
-`examine_stores` and `examine_session` look at the stores and at a session; the turns, the models, the MCP servers, the
-disk and the settings are looked at here, each by itself, so that one that is down does not hide the others.
+Each part is looked at by itself, so that one that is down does not hide the others.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.ids import Clock, utc_now
 from segue.domain.telemetry import unobserved, untraced
-from segue.history.operations import TurnFilter, list_any, with_activity
+from segue.history.operator_turns import TurnFilter, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN

@@ -1,7 +1,4 @@
-"""Examines one session: its owner, its open turns, its plan, its tools, and its size.
-
-Reads no message: of the conversation, only the words of the plan are shown.
-"""
+"""Examines one session: its owner, open turns, plan, tools and size. Reads no message; shows only the plan's words."""
 
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace

@@ -16,7 +16,7 @@ from segue.config import Settings
 from segue.db.engine import Database, is_pooled
 from segue.db.outages import LOCKED, StorageUnavailable, cause_of
 from segue.db.postgres_server import ServerFacts, look_at_server
-from segue.db.redis_server import redis_cause_of, watched_by_sentinels
+from segue.db.redis_connection import redis_cause_of, watched_by_sentinels
 from segue.domain.errors import AppError
 from segue.turns.queries import CHANGES_NOTHING
 

@@ -1,7 +1,4 @@
-"""The report: facts under stable names, what is wrong, and what to do about it (`findings.toml`); as JSON and as text.
-
-Removes secrets from everything that it shows.
-"""
+"""The report: facts under stable names, what is wrong, what to do about it (`findings.toml`). Removes secrets."""
 
 import re
 from dataclasses import dataclass, field

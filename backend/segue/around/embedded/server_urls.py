@@ -1,8 +1,6 @@
-"""PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here;
-and clients of both for a command or the doctor.
+"""PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here.
 
-Knows no settings. Runs with the standard library alone: the embedded servers are imported only if a URL is missing, and
-the libraries of the stores for clients of them.
+Runs with the standard library alone: embedded servers and the libraries of the stores are imported only if needed.
 """
 
 import asyncio
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from segue.db.engine import Database, Pooler
-    from segue.db.redis import Cache, Streams
-    from segue.db.redis_server import RedisServer
+    from segue.db.redis_connection import RedisServer
+    from segue.db.redis_keys import Cache, Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,8 @@ def open_clients(
 ) -> OpenStores:
     """Returns clients of few connections, which connect when used; the stack closes them. `options`: see Database."""
     from segue.db.engine import Database  # noqa: PLC0415 (see above)
-    from segue.db.redis import Cache, Streams  # noqa: PLC0415 (the same)
-    from segue.db.redis_server import RedisServer  # noqa: PLC0415 (the same)
+    from segue.db.redis_connection import RedisServer  # noqa: PLC0415 (the same)
+    from segue.db.redis_keys import Cache, Streams  # noqa: PLC0415 (the same)
 
     redis = RedisServer(urls.redis_url)
     database = Database(urls.database_url, pooler=pooler, writing=writing, reading=reading, options=options)

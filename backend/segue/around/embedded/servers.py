@@ -1,7 +1,5 @@
-"""A real PostgreSQL and a real Redis from pip wheels, in one data folder.
-
-The processes of one machine share them: the first one starts them and the last one stops them, or the watcher if that
-was killed. Servers that are left running are used again. Knows no settings and no event loop.
+"""A real PostgreSQL and a real Redis from pip wheels, in one data folder. The processes of one machine share them: the
+first one starts them, and the last one stops them, or the watcher if that was killed.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Ends the servers of a data folder once no process uses them, or the folder is deleted.
 
-A process of its own, because `kill -9` leaves those who use the servers no time to stop them; `servers.py` starts it
-before them. It imports little, and nothing of Segue, because it runs as long as they do: 10 MB, 20 ms to start.
+A process of its own, because `kill -9` leaves those who use the servers no time to stop them. It imports nothing of
+Segue, because it runs as long as they do: 10 MB, 20 ms to start.
 """
 
 import fcntl

@@ -1,7 +1,5 @@
-"""What the offline model takes from words: the arguments of a call, what is wanted later, and facts. Pure.
-
-It never invents a value: an argument stands in the request or in an earlier result. A fact is a sentence of the user's
-own: it answers `prompts.EXTRACTOR`, and reads what `prompts.facts_block` wrote.
+"""What the offline model takes from words: the arguments of a call, what is wanted later, and facts. Pure. It never
+invents a value: an argument stands in the request or an earlier result, a fact in a sentence of the user's own.
 """
 
 import re

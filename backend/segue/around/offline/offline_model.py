@@ -1,7 +1,5 @@
 """The built-in model for when no provider is configured: deterministic, small, and its answers say that it is offline.
-
-Knows the prompts of the agent by their text. Plans are made here, a step for each part of a request; `replies.py`
-answers messages, `fill_arguments.py` fills arguments, `vocabulary.py` has the words.
+Knows the prompts of the agent by their text. Makes plans, a step for each part of a request.
 """
 
 import asyncio

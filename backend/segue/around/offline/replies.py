@@ -1,7 +1,5 @@
 """Answers of the offline model: it picks a tool by its words, takes ids from earlier results, and offers a next step.
-
-It says a list as a numbered list, a text as it is, a failure with its reason. Pure and deterministic; the words are in
-`vocabulary.py`.
+It numbers a list, quotes a text as it is, and gives the reason of a failure. Pure and deterministic.
 """
 
 import re
@@ -22,7 +20,7 @@ from segue.around.offline.fill_arguments import Request, arguments_for, facts_in
 from segue.domain.session import READ_ATTACHMENT
 from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
 from segue.plans.acknowledgement import classify
-from segue.plans.question import asked_in
+from segue.plans.asked_words import asked_in
 
 LONGEST_READ = 1_000  # characters of each message
 MAX_SHOWN_ITEMS = 10

@@ -1,7 +1,4 @@
-"""The words of the offline model: what a text, a tool or a result is about, and its own sentences in five languages.
-
-Pure. Words and sentences are in `offline.toml`, the words of actions also in `language/actions.toml`.
-"""
+"""The words and sentences of the offline model in five languages: `offline.toml`, `language/actions.toml`. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +16,7 @@ from segue.language.lexicon import load_toml
 from segue.language.utterance import fold
 from segue.models.untrusted import unfenced
 from segue.plans.acknowledgement import conversation_language
-from segue.plans.question import ACTIONS
+from segue.plans.asked_words import ACTIONS
 from segue.tools.summaries import identifiers
 
 URL = re.compile(r"https?://[^\s\"'<>）」»]+")

@@ -1,8 +1,7 @@
 """The servers that a replayed service uses, and the settings that lead it to them.
 
-An OpenAI-compatible model and an MCP server answer from a recording, one turn at a time. A recording holds the outcome
-of a turn and not its requests (docs/replay.md), so the kind of a request decides; one that the recording cannot answer
-gets an error and is kept as a fault.
+An OpenAI-compatible model and an MCP server answer from a recording, turn by turn. It holds outcomes and no requests
+(docs/replay.md), so the kind of a request decides; one that it cannot answer gets an error, kept as a fault.
 """
 
 import json
@@ -63,9 +62,7 @@ class Trial:
     servers: Mapping[str, McpServerConfig] | None = None
 
     def tools(self, recorded: Iterable[RecordedTool]) -> Iterator[RecordedTool]:
-        """Yields the recorded tools that there are with these servers, each with the `confirm` of its server's entry.
-        Raises CannotPlay.
-        """
+        """Yields the recorded tools there are here, with the `confirm` of their server's entry. Raises CannotPlay."""
         for tool in recorded:
             kind, _, name = tool.source.partition(":")
             if self.servers is None or kind != "mcp":

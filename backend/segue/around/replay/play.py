@@ -1,6 +1,5 @@
-"""Plays recordings against a service over HTTP, as its user, and compares what happens with what was recorded.
-
-The first turn of every recording is played, then the second of every one: a restart falls between turns of them all.
+"""Plays recordings against a service over HTTP, as its user, and compares what happens with what was recorded. The
+first turn of every recording comes first, then the second of every one: a restart falls between turns of them all.
 """
 
 import asyncio

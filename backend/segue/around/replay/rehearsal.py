@@ -1,6 +1,5 @@
-"""Compares the effects of recorded sessions with those of a rehearsal, and judges the difference. Pure.
-
-An effect is a call of a tool that does more than read and that arrived at it. Words and reads are no difference.
+"""Judges how the effects of recorded sessions differ from those of a rehearsal. An effect is a call that arrived at a
+tool which does more than read; words and reads are no difference. Pure.
 """
 
 import xml.etree.ElementTree as ET

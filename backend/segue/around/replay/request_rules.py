@@ -1,7 +1,4 @@
-"""What kind a request to the model is, and whether a strict provider would accept it. Pure.
-
-The scripted provider of the tests judges by the same rules.
-"""
+"""Tells the kind of a model request, and whether a strict provider takes it. The tests' provider uses it too. Pure."""
 
 import re
 from collections import Counter

@@ -1,6 +1,4 @@
-"""`segue replay` plays recorded conversations against a service, `segue rehearse` with what is to replace it: reads the
-files, starts the fake servers, plays on a service of its own or a running one, and reports.
-"""
+"""`segue replay` and `segue rehearse`: reads recordings, starts the fake servers, plays on a service, and reports."""
 
 import asyncio
 import json

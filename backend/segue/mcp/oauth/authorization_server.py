@@ -1,9 +1,8 @@
-"""What Segue asks of the authorization server of an MCP server: where users log in and what may be asked for there
-(RFC 9728, RFC 8414, OIDC), to register Segue as a client (RFC 7591), and to give, renew and end tokens.
+"""What Segue asks of the authorization server of an MCP server: where users log in (RFC 9728, RFC 8414, OIDC), to
+register Segue as a client (RFC 7591), and to give, renew and end tokens.
 
-Others wrote all that is read here: each address is checked as the server's own is, and nothing is taken on trust that
-the next step could not check. Requests go over https, follow no redirect, and have little time and few bytes; no word
-of an answer is shown or logged. Knows no store and no user.
+Others wrote all that is read here: each address is checked as the server's own is. Requests go over https, follow no
+redirect, and have little time and few bytes; no word of an answer is shown or logged.
 """
 
 import asyncio
@@ -260,14 +259,14 @@ async def revoke(asker: Asker, source: TokenSource, token: str, kind: str) -> No
 async def _ask(asker: Asker, source: TokenSource, form: dict[str, str]) -> OAuthToken:
     form, headers = _as_client(source.client, form)
     answer = await asker.ask(source.token_endpoint, _WHAT, form=form, headers=headers)
-    if answer.status_code in (400, 401, 403):
-        try:
-            code = orjson.loads(answer.content)["error"]
-        except (ValueError, KeyError, TypeError):
-            code = None
-        raise TokenRefused(code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else "refused")
-    if answer.status_code not in _HTTP_OK:
+    if answer.status_code not in (*_HTTP_OK, 400, 401, 403):
         raise OAuthFault(f"{_WHAT} answered HTTP {answer.status_code}")
+    try:
+        code = orjson.loads(answer.content)["error"]
+    except (ValueError, KeyError, TypeError):
+        code = None
+    if code or answer.status_code not in _HTTP_OK:  # GitHub says with 200 that it refuses
+        raise TokenRefused(code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else "refused")
     try:
         tokens = OAuthToken.model_validate_json(answer.content)
     except ValidationError:

@@ -1,8 +1,7 @@
-"""The tokens of users at MCP servers: kept sealed, renewed by one process at a time, given to the user they are of.
+"""Users' tokens at MCP servers: sealed, and renewed by one process at a time. Owns `mcp_logins` and `mcp_clients`.
 
-What is sealed names its owner and server, so that a row cannot be read as that of another user. No transaction is open
-while a server is asked. Owns `mcp_logins`, and `mcp_clients`, what Segue is called at authorization servers; times are
-the database's. Knows nothing of how a login comes about.
+What is sealed names its owner and server, so a row cannot be read as another user's. No transaction is open while a
+server is asked. Times are the database's.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The logins of users at MCP servers: begun with a link, finished by the callback, renewed, ended.
 
-All that a login needs is in PostgreSQL, so that the callback may come to another process than the one that made the
-link. No transaction is open while a server is asked. No token leaves here but to the connection of its own user. Owns
-`mcp_login_attempts`, whose times are the database's.
+Owns `mcp_login_attempts`: all is in PostgreSQL, so the callback may come to another process. No transaction is open
+while a server is asked. A token leaves only to its own user's connection. Times are the database's.
 """
 
 import secrets

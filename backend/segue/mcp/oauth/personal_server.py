@@ -1,9 +1,8 @@
 """An MCP server at which each user logs in: a bounded number of connections, one per user, opened by a call.
 
-A connection carries only calls of its user, with the token of one login, which it renews once if the server refuses it:
-a request that was refused for its token has not run, so that it is sent again. The tools are those that were listed
-last, by any user's connection, since a list for each user would cost every turn a query. Before the first login there
-is one tool, to log in. Owns `mcp_tool_lists`: what servers listed last, under the address it came from.
+A connection carries only its user's calls, with the token of one login, renewed once if the server refuses it: a
+refused request has not run, so it is sent again. The tools are those that any connection listed last, since a list for
+each user would cost every turn a query; before that there is one, to log in. Owns `mcp_tool_lists`, by address.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
-"""Reads answers of chat completions, whole or in deltas, for what they mean; `completions.toml` has what differs.
-
-What is the provider's own business is opaque: joined from its pieces, bounded, never read. Knows nothing of HTTP and of
-the conversation. What it cannot read raises one of `MALFORMED`.
+"""Reads answers of chat completions, whole or in deltas, for what they mean; `completions.toml` has what differs. What
+is the provider's own is opaque: joined, bounded, never read. What cannot be read raises one of `MALFORMED`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -134,7 +132,7 @@ class CompletionReader:
         """Yields the words of each message, which may have none."""
         for choice in body.get("choices") or ():
             self._choice = choice.get("index") if self._choice is None else self._choice
-            if choice.get("index") == self._choice:
+            if choice.get("index", self._choice) == self._choice:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
                 if message := choice.get("delta") or choice.get("message"):
                     yield self._add_message(message)
@@ -165,10 +163,11 @@ class CompletionReader:
         text = "".join(self._texts) if self.wants_thinking and self._calls else ""
         thought = {"content": text} if "<think>" in text else {}
         opaque = within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
+        reason = str(self.finish_reason).partition(":")[0].lower()
         return AnswerPart(
             calls=[written_call(call.name, call.arguments, call.opaque) for call in self._calls],
             opaque=None if opaque is None else Opaque(made_by, opaque),
-            finish_reason=self.finish_reason,
+            finish_reason=_FIELDS["stopped"].get(reason, self.finish_reason),
             usage=self._usage,
             answered_by=self._model,
             response_id=self._response_id,
@@ -258,6 +257,8 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
     given, made = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     if not given and not made:
         return None
+    if given:  # xAI and Google count what the model thought in the total only
+        made = max(made, token_count(usage.get("total_tokens")) - given)
     return UsageMetadata(
         input_tokens=given,
         output_tokens=made,

@@ -1,9 +1,7 @@
-"""Where a provider is asked over HTTP: JSON out, dicts back, whole or as server-sent events, bounded, without what was
-refused.
+"""Asks a provider over HTTP: JSON out, dicts back, whole or as server-sent events, bounded, without what was refused.
 
-`ProviderOptions` is what each provider's model is made from. `Endpoint` is one path of an OpenAI-compatible provider;
-`guarded` is what an HTTP client of another library is watched with: errors told as ours, no redirects, answers bounded.
-The key goes as a bearer or in Azure's header. Knows nothing of messages' content, deadlines and retries.
+`Endpoint` is one path of an OpenAI-compatible provider; `guarded` watches an HTTP client of another library: our
+errors, no redirects, bounded answers. The key goes as a bearer or in Azure's header.
 """
 
 import asyncio
@@ -46,7 +44,9 @@ _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _AGENT: Final = f"segue/{__version__}"
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": _AGENT}
+_DATA: Final = (b"data:", b"{")  # the second is an error by itself, of an endpoint that calls it a stream
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_CUT: Final = (httpx2.NetworkError, httpx2.ProtocolError)  # who reads the events knows whether they were all
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
 
@@ -193,7 +193,7 @@ class Endpoint:
     async def ask(self, body: RequestBody) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
         async with aclosing(self.events(body)) as received:
-            return cast(dict[str, Any], await anext(received))
+            return cast(dict[str, Any], await anext(received, {}))
 
     async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any] | None]:
         """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does. It is asked
@@ -230,10 +230,10 @@ class Endpoint:
                 yield await self._whole(response)  # also from an endpoint that does not stream
                 yield {}
                 return
-            with self._reading():
+            with self._reading(), suppress(*_CUT):
                 pieces = bounded(response.aiter_bytes(), self.max_answer_bytes)
                 async for data in events(pieces):
-                    if data is None:
+                    if not data or data.isspace():  # some send empty events while nothing comes
                         yield None
                     elif data.strip() == b"[DONE]":
                         await _drain(pieces)
@@ -245,11 +245,9 @@ class Endpoint:
             await response.aclose()
 
     async def _whole(self, response: httpx2.Response) -> dict[str, Any]:
-        body = bytearray()
         with self._reading():
-            async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes):
-                body += piece
-        return self._checked(read_json(bytes(body)))
+            body = b"".join([piece async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes)])
+        return self._checked(read_json(body))
 
     def _checked(self, body: Any) -> dict[str, Any]:
         if (refused := self.refusals.within(body)) is not None:
@@ -273,9 +271,7 @@ class Endpoint:
         request = self.client.build_request("POST", self.path, content=write_json(body))
         try:
             return await self.client.send(request, stream=True)
-        except httpx2.ConnectTimeout as error:
-            raise ProviderUnreachable from error
-        except httpx2.TimeoutException as error:
+        except (httpx2.ReadTimeout, httpx2.WriteTimeout, httpx2.PoolTimeout) as error:
             raise TimeoutError from error
         except BROKEN as error:
             raise ProviderUnreachable from error
@@ -319,13 +315,13 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
                 yield b"\n".join(data)
                 data.clear()
                 found = True
-            elif line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
+            elif line.startswith(_DATA):
+                data.append(line.removeprefix(b"data:").removeprefix(b" "))
         if not found:
             yield None
     last = bytes(pending).rstrip(b"\r")
-    if last.startswith(b"data:"):
-        data.append(last[5:].removeprefix(b" "))
+    if last.startswith(_DATA):
+        data.append(last.removeprefix(b"data:").removeprefix(b" "))
     if data:
         yield b"\n".join(data)
 

@@ -21,7 +21,7 @@ _IMAGES: Final = ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"
 _BROKEN: Final = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
 _STOPPED: Final = {
     "STOP": "stop",
-    "MAX_TOKENS": "length",
+    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
     **dict.fromkeys((*_FILTERED, *_IMAGES), "content_filter"),
     **dict.fromkeys((*_BROKEN, "MISSING_THOUGHT_SIGNATURE"), "error"),
 }
@@ -56,9 +56,7 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
         reasoning_effort=_EFFORTS.get(effort, effort) if effort else None,
         cache=False,
     )
-    parameters: dict[str, Any] = {}
-    if options.temperature is not None:
-        parameters["temperature"] = options.temperature
+    parameters: dict[str, Any] = {} if options.temperature is None else {"temperature": options.temperature}
     if options.extra_body:
         parameters["http_options"] = {"extra_body": dict(options.extra_body)}
     try:

@@ -1,7 +1,5 @@
-"""LangChain's own models as the service asks them: bounded, with our errors, and their content blocks read and given
-back. What differs between the packages is a Dialect. Knows nothing of deadlines and retries: those are ChatModel's.
-
-An answer whose blocks are more than words and calls goes back block by block, with our ids and names of its calls.
+"""LangChain's own models, bounded and with our errors. A Dialect is what differs between the packages. An answer whose
+blocks are more than words and calls goes back block by block, with our ids and names of its calls.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence

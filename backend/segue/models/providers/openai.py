@@ -1,7 +1,5 @@
 """OpenAI's two protocols, chat completions and the Responses API: which of them is asked, and the other if it refuses.
-
-Chat completions are for OpenAI and every endpoint that speaks its protocol: `ChatCompletions` writes requests and hands
-on what `completion_reader.py` reads; nothing of an answer is lost on the way. Knows nothing of deadlines and retries.
+Chat completions are for every endpoint that speaks OpenAI's protocol; nothing of an answer is lost on the way.
 """
 
 import asyncio

@@ -1,6 +1,4 @@
-"""OpenAI's Responses API through `langchain-openai`. Nothing is stored there and nothing depends on what would be:
-reasoning comes encrypted and goes back with the calls it came with.
-"""
+"""OpenAI's Responses API through `langchain-openai`. Nothing is stored there: reasoning goes back encrypted."""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,8 +1,5 @@
-"""The tools of the service itself, made from the settings, and the small ones: facts about the user that the model
-keeps and drops, what was said in a session, the time, and promises. `definitions.toml` has what the model is told.
-
-Whose memory it is, and the time, come from the context, never from arguments or a clock. How facts are stored and how
-a promise is kept is not known here: what does so is given.
+"""The tools of the service itself, made from the settings, and the small ones: facts, what was said, time, promises.
+Whose memory it is, and the time, come from the context, never from arguments or a clock.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,4 @@
-"""`get_tool_result`: finds the results of a session, and loads more of one that the model knows only by reference.
-
-Leaves no row in the ledger.
-"""
+"""`get_tool_result`: finds the results of a session, and loads more of one. Leaves no row in the ledger."""
 
 from typing import Any
 

@@ -1,7 +1,5 @@
-"""`web_fetch`: the readable text of one public page.
-
-Everything that arrives is hostile: redirects, compression, encoding names, markup. Each is bounded here; which
-addresses are dialled is for the given HTTP client to decide.
+"""`web_fetch`: the readable text of one public page. All that arrives is hostile: redirects, compression, encoding
+names and markup are bounded here. The given HTTP client decides which addresses are dialled.
 """
 
 import asyncio

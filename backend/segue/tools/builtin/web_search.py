@@ -1,7 +1,4 @@
-"""`web_search`: titles, addresses and snippets from one of three providers.
-
-Each provider is one function from a query to hits. Results are data from strangers; no message contains a key.
-"""
+"""`web_search`: hits of one of three providers, which are data from strangers. No error message contains a key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
-"""Extracts facts about the user from what they said in a turn, after the turn has been answered.
-
-Owns `turns.facts_due_at`: set when a message with a cue is accepted, cleared in the transaction that stores its facts,
-so a fact survives the loss of Redis and of the process. The model only proposes; only what the user said is stored.
+"""Extracts facts about the user from what they said in a turn, after its answer; only what they said is stored. Owns
+`turns.facts_due_at`: set with a message that has a cue, cleared with its facts, so a fact survives any crash.
 """
 
 from collections import defaultdict
@@ -22,9 +20,9 @@ from segue.db.rows import claim_row, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.log import log
-from segue.memory import facts, history
+from segue.memory import fact_store, history
 from segue.memory.fact_cues import days_meant, is_said, with_dates
-from segue.memory.facts import FactSource
+from segue.memory.fact_store import FactSource
 from segue.memory.long_term import LongTermMemory
 from segue.models.chat_model import ChatModel
 from segue.models.reply import FACTS
@@ -40,9 +38,7 @@ GIVE_UP = timedelta(days=1)
 
 
 class FactUpkeep(Watch):
-    """Marks facts as used and embeds those that have no embedding, off the way of every message. Marks that were not
-    written when the process stops are lost: they only rank.
-    """
+    """Marks facts as used, embeds those that have no embedding. Marks lost at a stop do no harm: they only rank."""
 
     def __init__(self, database: Database, long_term: LongTermMemory, clock: Clock, *, interval_s: float) -> None:
         super().__init__("upkeep of facts", self._work, every_s=interval_s, log_failed="afterwards_failed")
@@ -58,7 +54,7 @@ class FactUpkeep(Watch):
     async def _work(self) -> None:
         used, self._used = self._used, defaultdict(set)
         for owner, memory_ids in used.items():
-            await self._database.write(facts.mark_used, owner, sorted(memory_ids), now=self._clock())
+            await self._database.write(fact_store.mark_used, owner, sorted(memory_ids), now=self._clock())
         await self._long_term.embed_missing()
 
 

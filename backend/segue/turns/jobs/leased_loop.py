@@ -1,7 +1,5 @@
-"""The loop behind every background job: claims what is due under a lease and runs a few jobs at a time.
-
-Does not know what a job is. A job's lease stands in its row, so what a process that dies has begun, another one claims
-after the lease.
+"""The loop behind every background job: claims what is due, and runs a few jobs at a time. A job's lease is in its row,
+so if a process dies, another one claims its jobs after the lease.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""Summaries of sessions whose windows are about to be full, and titles after their first answers: two kinds of jobs.
+"""Two kinds of jobs: summaries of sessions whose windows are almost full, and titles after first answers.
 
-A summary that fails costs nothing but itself: the window is trimmed, the stored history stays whole. A title is asked
-for once, and once more only if the process dies: else it stays the first words. What was said, and a summary of it, is
-data to all its readers, never an order.
+A failed summary costs only itself: the window is trimmed, the history stays whole. A title is asked for once, and again
+only if the process dies. What was said, and a summary of it, is data to all its readers, never an order.
 """
 
 from collections.abc import Callable, Mapping, Sequence

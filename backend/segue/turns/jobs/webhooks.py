@@ -1,7 +1,6 @@
-"""Posts what is due in the outbox to the operator's webhook, signed as https://www.standardwebhooks.com says.
-
-At least once, in order per session: every try of an event has its id, and the next event of its session is sent once it
-was answered with 2xx or is given up. A receiver that fails, hangs or redirects holds at most `slots` requests.
+"""Posts what is due in the outbox to the operator's webhook, signed as https://www.standardwebhooks.com says. At least
+once, each try under the event's id, and in order per session: the next event waits until this one has a 2xx or is given
+up. A receiver that fails, hangs or redirects holds at most `slots` requests.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ import httpx2
 import orjson
 
 from segue.db.engine import Database
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, WebhookOutcome, WebhookTried
 from segue.events import outbox

@@ -70,7 +70,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
     <Frame title={session === null ? "" : named(session)} side={<Sessions current={id} />}
       actions={session !== null && <SessionActions conversation={conversation} session={session} agents={agents} onAsk={setAsked} />}>
       {conversation.branch.value !== null && (
-        <div class="banner inner"><Icon name="branch" size={16} />{t("reading_branch")} <VersionsRead conversation={conversation} /> <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
+        <div class="banner inner"><span class="told"><Icon name="branch" size={16} />{t("reading_branch")}</span> <VersionsRead conversation={conversation} /> <Button class="small" onClick={() => void conversation.showBranch(null)}>{t("back_to_chat")}</Button></div>
       )}
       <History conversation={conversation} place={place} />
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}

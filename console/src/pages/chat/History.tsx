@@ -11,7 +11,7 @@ import type { Conversation, Sent } from "./conversation";
 import { unsentIn } from "./outbox";
 import { LiveTurn, Turn } from "./Turn";
 import { liveBlocks, type Shown, turnsOf } from "./turns";
-import { Mine, Unsent } from "./Unsent";
+import { Mine, Unsent, Waiting } from "./Unsent";
 
 interface Given {
   conversation: Conversation;
@@ -39,6 +39,7 @@ export function History({ conversation, place }: Given) {
   useAim(conversation, place, box, atEnd);
   useFollow(box, atEnd);
   usePlaceKept(conversation, box, atEnd);
+  useFocusKept(box);
   const own = unsentIn(id).length + sent.value.length;
   useEffect(() => {
     if (own > 0) void toEnd();
@@ -54,7 +55,7 @@ export function History({ conversation, place }: Given) {
           {loading.value && isEmpty && <div class="older"><Spinner /></div>}
           {older.value !== null && <Edge {...near} onNear={() => void conversation.more("older")} />}
           <Past conversation={conversation} place={place} />
-          {newer.value === null ? <Now conversation={conversation} /> : <Edge {...near} onNear={() => void conversation.more("newer")} />}
+          {newer.value === null ? <Now conversation={conversation} place={place} /> : <Edge {...near} onNear={() => void conversation.more("newer")} />}
         </div>
       </div>
       {away && <Button class="to-end" icon="chevron" label={t("to_end")} onClick={() => void toEnd()} />}
@@ -91,15 +92,17 @@ function Edge({ box, onNear, on }: EdgeGiven) {
   return <div class="older" ref={mark}><Spinner /></div>;
 }
 
-function Past({ conversation, place }: Given) {
+/** The turns up to the one that runs; `behind` it, those that wait for its end. */
+function Past({ conversation, place, behind = false }: Given & { behind?: boolean }) {
   const runs = useComputed(() => conversation.live.value?.turnId ?? null);
   const turns = useComputed(() => turnsOf(conversation.messages.value, runs.value, conversation.newer.value === null)).value;
   const aimed = place === undefined ? undefined : conversation.turnOf(place);
   const last = new Map<string, string>();
   for (const turn of turns) if (turn.summary?.plan_id) last.set(turn.summary.plan_id, turn.id);
+  const end = turns.findIndex(({ id }) => id === runs.value) + 1 || turns.length;
   return (
     <>
-      {turns.filter((turn) => turn.id !== runs.value || turn.blocks.length > 0).map((turn) => (
+      {turns.slice(behind ? end : 0, behind ? turns.length : end).filter((turn) => turn.id !== runs.value || turn.blocks.length > 0).map((turn) => (
         <Turn key={turn.id} turn={turn} conversation={conversation} aimed={turn.id === aimed} plan={planOf(turn, last, conversation)} />
       ))}
     </>
@@ -110,14 +113,14 @@ const planOf = ({ id, summary }: Shown, last: Map<string, string>, { plans }: Co
   summary?.plan_id && last.get(summary.plan_id) === id ? (plans.value.get(summary.plan_id) ?? null) : null;
 
 /** What was sent and is answered now stands above what the turn brings, what waits stands below. */
-function Now({ conversation }: { conversation: Conversation }) {
+function Now({ conversation, place }: Given) {
   const live = conversation.live.value;
   const sent = conversation.sent.value;
   const waiting = unsentIn(conversation.id).filter(({ key }) => !sent.some(({ id }) => id === key));
   const isAnswered = ({ queued, turnId }: Sent): boolean => !queued || (live !== null && turnId === live.turnId);
   const draw = (each: Sent) => (
     <Mine key={each.id} draft={each.draft} state={isAnswered(each) ? undefined : "queued"}>
-      {!isAnswered(each) && <span class="muted small-note">{t(each.draft.whileBusy === "steer" ? "will_steer" : "queued")}</span>}
+      {!isAnswered(each) && each.turnId !== null && <Waiting conversation={conversation} turnId={each.turnId} draft={each.draft} steers={each.draft.whileBusy === "steer"} />}
     </Mine>
   );
   const isBegun = ({ key }: { key: string }): boolean => key === conversation.saying.value;
@@ -126,6 +129,7 @@ function Now({ conversation }: { conversation: Conversation }) {
       {sent.filter(isAnswered).map(draw)}
       {waiting.filter(isBegun).map((item) => <Mine key={item.key} draft={item.draft} />)}
       {live !== null && <LiveTurn live={live} blocks={liveBlocks(live)} conversation={conversation} />}
+      <Past conversation={conversation} place={place} behind />
       {sent.filter((each) => !isAnswered(each)).map(draw)}
       {waiting.filter((item) => !isBegun(item)).map((item) => <Unsent key={item.key} item={item} />)}
     </>
@@ -165,6 +169,31 @@ function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: bool
     watched.observe(column);
     watched.observe(shown);
     return () => watched.disconnect();
+  }, []);
+}
+
+/** What has the focus goes with what was decided or taken back. Then it is where one writes, or, where that opens a keyboard, on the whole. */
+function useFocusKept(box: RefObject<HTMLDivElement | null>): void {
+  useEffect(() => {
+    const shown = box.current;
+    if (shown === null) return undefined;
+    let last: EventTarget | null = null;
+    const come = ({ target }: FocusEvent): void => void (last = target);
+    const left = (event: PointerEvent): void => void (shown.contains(event.target as Node) || (last = null));
+    const watched = new MutationObserver(() => {
+      if (!(last instanceof Element) || last.isConnected || document.activeElement !== document.body) return;
+      last = null;
+      const writes = matchMedia("(hover: hover)").matches ? document.querySelector<HTMLElement>(".composer textarea") : null;
+      (writes ?? shown).focus({ preventScroll: true });
+    });
+    shown.addEventListener("focusin", come);
+    addEventListener("pointerdown", left);
+    watched.observe(shown, { childList: true, subtree: true });
+    return () => {
+      watched.disconnect();
+      shown.removeEventListener("focusin", come);
+      removeEventListener("pointerdown", left);
+    };
   }, []);
 }
 

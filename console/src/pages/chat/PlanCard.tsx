@@ -1,10 +1,11 @@
 /** A plan: its steps, and for the one that waits exactly what would be done, with the ways to decide. */
-import { useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Button, CopyButton } from "../../components/Button";
 import { Icon, type IconName } from "../../components/icons";
 import { Badge, Card, type Mood } from "../../components/parts";
 import { number, t, time } from "../../i18n";
 import { pretty, visible } from "../../text";
+import { useFirstField } from "../../typing";
 import { Arguments, NotYours } from "./Arguments";
 import { type AskedBefore, askedBefore } from "./question";
 import { Asked } from "./Asked";
@@ -61,6 +62,12 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
   const [mode, setMode] = useState<"ask" | "args" | "words">("ask");
   const [remember, setRemember] = useState(false);
   const before = useMemo(() => askedBefore(turnsOf(conversation.messages.value, null), plan, step.tool ?? ""), []);
+  const buttons = useRef<HTMLDivElement>(null);
+  const left = useRef("");
+  useLayoutEffect(() => {
+    if (mode === "ask") buttons.current?.querySelector<HTMLElement>(`[data-opens="${left.current}"]`)?.focus();
+    left.current = mode;
+  }, [mode]);
   const decides = step.waits_for === undefined || step.waits_for === "self" ? null : step.waits_for;
   const approve = (args?: Record<string, unknown>): void =>
     void conversation.decide(plan, { decision: "confirm", ...(args && { args }), ...(remember && { remember: "session" }) });
@@ -79,10 +86,10 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
           )}
           <NotYours steps={steps} />
           {decides !== null && <p class="note">{t("waits_for_others", { group: visible(decides.group) })}</p>}
-          <div class="buttons">
+          <div class="buttons" ref={buttons}>
             {decides === null && <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>}
-            {step.args != null && decides === null && <Button icon="edit" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
-            <Button icon="chat" onClick={() => setMode("words")}>{t("change_in_words")}</Button>
+            {step.args != null && decides === null && <Button icon="edit" data-opens="args" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
+            <Button icon="chat" data-opens="words" onClick={() => setMode("words")}>{t("change_in_words")}</Button>
             <Button kind="danger" icon="cross" onClick={() => void conversation.decide(plan, { decision: "reject" })}>{t("reject")}</Button>
           </div>
           <p class="muted until">{t("waits_until", { time: time(plan.expires_at) })}</p>
@@ -113,6 +120,7 @@ interface Form<T> {
 
 /** A field for each argument; what is no text is typed as JSON. */
 function ArgumentsForm({ args, onDone, onCancel }: Form<Record<string, unknown>> & { args: Record<string, unknown> }) {
+  const form = useFirstField<HTMLFormElement>();
   const [typed, setTyped] = useState(() => Object.fromEntries(Object.entries(args).map(([name, value]) => [name, pretty(value)])));
   const value = (name: string): unknown => (typeof args[name] === "string" ? typed[name] : parsed(typed[name] ?? ""));
   const wrong = Object.keys(args).filter((name) => typeof args[name] !== "string" && typed[name]?.trim() !== "null" && value(name) === null);
@@ -121,7 +129,7 @@ function ArgumentsForm({ args, onDone, onCancel }: Form<Record<string, unknown>>
     if (wrong.length === 0) onDone(Object.fromEntries(Object.keys(args).map((name) => [name, value(name)])));
   };
   return (
-    <form onSubmit={submit}>
+    <form ref={form} onSubmit={submit}>
       {Object.keys(args).map((name) => (
         <label key={name} class="argument">
           <code>{visible(name)}</code>
@@ -139,14 +147,15 @@ function ArgumentsForm({ args, onDone, onCancel }: Form<Record<string, unknown>>
 }
 
 function WordsForm({ onDone, onCancel }: Form<string>) {
+  const form = useFirstField<HTMLFormElement>();
   const [text, setText] = useState("");
   const submit = (event: Event): void => {
     event.preventDefault();
     if (text.trim()) onDone(text.trim());
   };
   return (
-    <form onSubmit={submit}>
-      <textarea class="field" dir="auto" rows={2} autoFocus value={text} placeholder={t("what_to_change")} aria-label={t("what_to_change")}
+    <form ref={form} onSubmit={submit}>
+      <textarea class="field" dir="auto" rows={2} value={text} placeholder={t("what_to_change")} aria-label={t("what_to_change")}
         onInput={(event) => setText(event.currentTarget.value)} />
       <div class="buttons">
         <Button kind="primary" type="submit" disabled={!text.trim()}>{t("send")}</Button>

@@ -65,7 +65,7 @@ function Row({ session, current, entries }: { session: Found; current: boolean; 
           {session.running_turn_id !== null && <span class="dot busy" role="img" aria-label={t("running")} title={t("running")} />}
           {session.running_turn_id === null && session.pending_plan != null && <span class="dot warn" role="img" aria-label={t("waits_for_you")} title={t("waits_for_you")} />}
           {session.pinned && <Icon name="pin" size={12} />}
-          <span class="grow"><bdi>{session.snippet ? visible(session.snippet) : ago(session.updated_at)}</bdi></span>
+          <span class="grow"><bdi>{session.snippet && session.snippet !== session.title ? visible(session.snippet) : ago(session.updated_at)}</bdi></span>
         </span>
       </a>
       <Menu label={t("more_of", { title: named(session) })} entries={entries} class="small" />

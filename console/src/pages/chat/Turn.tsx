@@ -1,6 +1,6 @@
 /** One turn: what the user said, what was done for it, the answer, and what became of it. */
 import { Fragment } from "preact";
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Schemas } from "../../api";
 import { post, Problem } from "../../api";
 import { Button, CopyButton, useBusy } from "../../components/Button";
@@ -13,15 +13,17 @@ import type { Source } from "../../markdown";
 import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
-import { isComposing } from "../../typing";
+import { isComposing, useFirstField } from "../../typing";
 import { withoutCalls } from "./question";
-import type { Conversation, Session } from "./conversation";
+import { type Conversation, filesOf, type Session } from "./conversation";
+import { EMPTY } from "./drafts";
 import type { Live, Message, Plan } from "./live";
 import { PlanCard } from "./PlanCard";
 import { Rating } from "./Rating";
 import { ToolCall } from "./ToolCall";
 import { TurnDetails } from "./TurnDetails";
 import type { Block, Shown } from "./turns";
+import { Waiting } from "./Unsent";
 import { Versions } from "./Versions";
 
 interface Given {
@@ -100,9 +102,10 @@ function Effects({ message, called }: { message: Message; called: boolean }) {
   const effects = (message as { effects?: Schemas["TurnEffect"][] }).effects ?? [];
   if (effects.length === 0) return called ? <p class="effects muted small-note">{t("effect_none")}</p> : null;
   const told = (outcome: (typeof OUTCOMES)[number]): string => effects.filter((each) => each.outcome === outcome).map(({ title }) => visible(title)).join(", ");
-  return (
+  const shown = OUTCOMES.filter(told);
+  return shown.length > 0 && (
     <ul class="effects muted small-note">
-      {OUTCOMES.filter(told).map((outcome) => <li key={outcome} data-outcome={outcome} dir="auto">{t(`effect_${outcome}`, { what: told(outcome) })}</li>)}
+      {shown.map((outcome) => <li key={outcome} data-outcome={outcome} dir="auto">{t(`effect_${outcome}`, { what: told(outcome) })}</li>)}
     </ul>
   );
 }
@@ -123,6 +126,12 @@ function Reasoning({ text, done }: { text: string; done: boolean }) {
 
 function UserMessage({ message, conversation, free }: { message: Message; conversation: Conversation; free: boolean }) {
   const [editing, setEditing] = useState(false);
+  const opener = useRef<HTMLDivElement>(null);
+  const edited = useRef(false);
+  useLayoutEffect(() => {
+    if (edited.current && !editing) opener.current?.querySelector<HTMLElement>(".button:last-child")?.focus();
+    edited.current = editing;
+  }, [editing]);
   const text = typeof message.content === "string" ? message.content : "";
   const meta = (message.metadata ?? {}) as { attachments?: Schemas["Attachment"][]; steered?: boolean; note?: string };
   if (editing) return <EditForm text={text} onDone={(typed) => { setEditing(false); conversation.edit(message.id, typed, meta.attachments?.map(({ id }) => id)); }} onCancel={() => setEditing(false)} />;
@@ -134,7 +143,7 @@ function UserMessage({ message, conversation, free }: { message: Message; conver
         ? <Picture key={file.id} path={`${conversation.path}/attachments/${file.id}`} name={visible(file.name)} />
         : <FileChip key={file.id} name={file.name} size={file.size_bytes} />)}
       {meta.steered && <span class="muted small-note">{t("was_steered")}</span>}
-      <div class="tools">
+      <div class="tools" ref={opener}>
         <CopyButton text={text} />
         {free && !meta.steered && <Button kind="quiet" class="small" icon="edit" label={t("edit")} onClick={() => setEditing(true)} />}
       </div>
@@ -177,6 +186,7 @@ export const FileChip = ({ name, size, onDrop, busy = false, problem = null }: C
 );
 
 function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: string) => void; onCancel: () => void }) {
+  const form = useFirstField<HTMLDivElement>();
   const [typed, setTyped] = useState(text);
   const onKey = (event: KeyboardEvent): void => {
     if (isComposing(event)) return;
@@ -187,8 +197,8 @@ function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: str
     }
   };
   return (
-    <div class="editing">
-      <textarea class="field" rows={Math.min(12, typed.split("\n").length + 1)} value={typed} dir="auto" aria-label={t("edit")} autoFocus
+    <div class="editing" ref={form}>
+      <textarea class="field" rows={Math.min(12, typed.split("\n").length + 1)} value={typed} dir="auto" aria-label={t("edit")}
         onInput={(event) => setTyped(event.currentTarget.value)} onKeyDown={onKey} />
       <p class="muted">{t("edit_hint")}</p>
       <div class="buttons">
@@ -201,7 +211,7 @@ function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: str
 
 /** What is to be known of a turn beside its words, and what to do about it. */
 function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conversation; free: boolean }) {
-  const { summary } = turn;
+  const { summary, blocks: [said] } = turn;
   if (summary === null) return null;
   const attempts = conversation.attempts.value.get(turn.id) ?? 1;
   const cut = turn.blocks.some((block) => block.kind === "text" && block.message?.cut_off);
@@ -221,17 +231,19 @@ function Outcome({ turn, conversation, free }: { turn: Shown; conversation: Conv
       )}
       {summary.status === "cancelled" && !bad && <div class="note"><Icon name="stop" size={15} /><span>{t(cut ? "stopped_kept" : "stopped")}</span>{retry}</div>}
       {summary.status === "completed" && cut && <p class="note warn"><Icon name="alert" size={15} />{t("cut_off")}</p>}
-      {summary.status === "queued" && <p class="note"><Icon name="clock" size={15} />{t("queued")}</p>}
+      {summary.status === "queued" && said?.kind === "user" && <Waiting conversation={conversation} turnId={turn.id} draft={{ ...EMPTY, text: String(said.message.content), files: filesOf(said.message) }} />}
     </>
   );
 }
 
 export function Acknowledged({ report }: { report: Schemas["AcknowledgementReport"] | null }) {
   if (report === null || report.verdict === undefined || report.verdict === "none") return null;
+  // a button has no language: how it was read is no news
+  const rule = report.language == null ? undefined : t("ack_rule", { rule: report.rule ?? "", language: report.language });
   return (
-    <p class="note" title={t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}>
+    <p class="note" title={rule}>
       <Icon name={report.verdict === "reject" ? "cross" : "check"} size={15} />
-      <span>{t(`ack_${report.verdict}` as const)} <span class="muted">· {t("ack_rule", { rule: report.rule ?? "", language: report.language ?? "–" })}</span></span>
+      <span>{t(`ack_${report.verdict}` as const)} {rule !== undefined && <span class="muted">· {rule}</span>}</span>
     </p>
   );
 }

@@ -29,7 +29,7 @@ export function TurnDetails({ conversation, id, onClose }: { conversation: Conve
   );
 }
 
-const PARTS: Record<string, Text | undefined> = { instructions: "instructions", tools: "ops_tools", history: "messages" };
+const PARTS: Record<string, Text | undefined> = { instructions: "instructions", tools: "ops_tools", history: "messages", notes: "part_notes", message: "part_message", turn: "ops_turn" };
 const verdictOf = (verdict: string | undefined): string => (verdict === "confirm" || verdict === "amend" || verdict === "reject" ? t(`ack_${verdict}`) : "–");
 
 function Facts({ turn }: { turn: Turn }) {

@@ -1,9 +1,11 @@
 /** A message on its way: waiting for the service, or refused, with why and what to do. */
 import { Problem, reachable } from "../../api";
-import { Button } from "../../components/Button";
+import { Button, useBusy } from "../../components/Button";
+import { Icon } from "../../components/icons";
 import { explained } from "../../components/Toast";
 import { t } from "../../i18n";
 import { visible } from "../../text";
+import type { Conversation } from "./conversation";
 import type { Draft } from "./drafts";
 import { discard, dropFile, takeBack, tryAgain, type Unsent as Item } from "./outbox";
 import { FileChip, Said } from "./Turn";
@@ -16,13 +18,26 @@ export function Unsent({ item }: { item: Item }) {
       {refused === null && <span class="muted small-note" role="status">{t(reachable.value ? "sending" : "sent_when_back")}</span>}
       {isStuck && (
         <div class={refused === null ? "note" : "note bad"} role={refused === null ? undefined : "alert"}>
-          {refused !== null && <span dir="auto">{explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
+          {refused !== null && !draft.files.some(({ problem }) => problem !== null) && <span dir="auto">{explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
           {refused !== null && <Button class="small" icon="redo" onClick={() => tryAgain(item)}>{t("try_again")}</Button>}
           {item.path === "chat" && <Button class="small" kind="quiet" icon="edit" label={t("edit")} onClick={() => takeBack(item)} />}
           <Button class="small" kind="quiet" icon="cross" label={t("drop_message")} onClick={() => discard(item)} />
         </div>
       )}
     </Mine>
+  );
+}
+
+/** Of a message that the service has and has not begun with: that it waits, and the ways to take it back. */
+export function Waiting({ conversation, turnId, draft, steers = false }: { conversation: Conversation; turnId: string; draft: Draft; steers?: boolean }) {
+  const [busy, once] = useBusy();
+  const takeBack = (kept: Draft | null): void => void once(() => conversation.takeBack(turnId, kept));
+  return (
+    <div class="note waits">
+      <Icon name="clock" size={15} />{t(steers ? "will_steer" : "queued")}
+      <Button class="small" kind="quiet" icon="edit" label={t("edit")} disabled={busy} onClick={() => takeBack(draft)} />
+      <Button class="small" kind="quiet" icon="cross" label={t("drop_message")} disabled={busy} onClick={() => takeBack(null)} />
+    </div>
   );
 }
 

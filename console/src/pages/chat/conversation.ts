@@ -7,7 +7,7 @@ import { t } from "../../i18n";
 import { problemOf } from "../../load";
 import { type Draft, EMPTY } from "./drafts";
 import { apply, begun, type Live, type Message, type Plan } from "./live";
-import { bodyOf, deliverBy, enqueue, post202, type Unsent } from "./outbox";
+import { bodyOf, deliverBy, enqueue, post202, type Unsent, writeAgain } from "./outbox";
 
 export type Session = Schemas["Session"];
 export type Turn = Schemas["Turn"];
@@ -22,6 +22,12 @@ export interface Sent {
   draft: Draft;
   queued: boolean;
   turnId: string | null;
+}
+
+/** What was sent with a message, as it is sent again. */
+export function filesOf(message: Message | undefined): Draft["files"] {
+  const { attachments = [] } = (message?.metadata ?? {}) as { attachments?: Schemas["Attachment"][] };
+  return attachments.map((stored) => ({ key: stored.id, name: stored.name, size: stored.size_bytes, stored, problem: null }));
 }
 
 export class Conversation {
@@ -267,9 +273,8 @@ export class Conversation {
   }
 
   edit(message: string, text: string, files: string[] = []): void {
-    const { attachments = [] } = (this.messages.value.find(({ id }) => id === message)?.metadata ?? {}) as { attachments?: Schemas["Attachment"][] };
-    const kept = attachments.filter(({ id }) => files.includes(id));
-    enqueue(this.id, { ...EMPTY, text, files: kept.map((stored) => ({ key: stored.id, name: stored.name, size: stored.size_bytes, stored, problem: null })) }, { path: `messages/${message}/edit` });
+    const said = this.messages.value.find(({ id }) => id === message);
+    enqueue(this.id, { ...EMPTY, text, files: filesOf(said).filter(({ key }) => files.includes(key)) }, { path: `messages/${message}/edit` });
   }
 
   regenerate(message: string): Promise<boolean> {
@@ -307,7 +312,8 @@ export class Conversation {
     const from = this.messages.value.findIndex(({ turn_id }) => turn_id === turn);
     if (turn === undefined) return undefined;
     const said = this.messages.value.slice(from).find(({ role }) => role === "user")?.content;
-    this.messages.value = this.messages.value.slice(0, from);
+    const kept = new Set(this.messages.value.slice(0, from).map(({ turn_id }) => turn_id));
+    this.messages.value = this.messages.value.filter(({ turn_id }) => kept.has(turn_id));
     this.newer.value = null;
     return String(said ?? "");
   }
@@ -320,6 +326,16 @@ export class Conversation {
     await attempt(() => post(`${this.path}/turns/${live.turnId}/cancel`));
   }
 
+  /** Takes a message that waits out of the queue. If it is to be changed, it goes back to where it is written. */
+  takeBack(turnId: string, draft: Draft | null): Promise<boolean> {
+    return attempt(async () => {
+      const { status } = await post<Turn>(`${this.path}/turns/${turnId}/cancel`);
+      if (draft !== null && status === "cancelled") writeAgain(this.id, draft);
+      this.sent.value = this.sent.value.filter((each) => each.turnId !== turnId);
+      await this.refresh();
+    });
+  }
+
   /** Follows the oldest turn that is open, if none is followed yet. */
   async followOpenTurn(): Promise<void> {
     if (this.live.value !== null || this.branch.value !== null) return;
@@ -327,6 +343,8 @@ export class Conversation {
       const { items } = await get<Listed<Turn>>(`${this.path}/turns`, { limit: 10 });
       this.attempts.value = new Map(items.map(({ turn_id, attempts }) => [turn_id, attempts]));
       const open = items.findLast(({ status }) => status === "running" || status === "queued");
+      const [newest] = items;
+      if (open === undefined && newest !== undefined && !this.shows(newest)) await this.refresh(); // it ended while another was followed
       if (open === undefined || this.live.value !== null || this.stop.signal.aborted) return;
       await this.run({ events: `${this.path}/turns/${open.turn_id}/events` }, open.turn_id);
     } catch (error) {
@@ -374,6 +392,11 @@ export class Conversation {
     });
   }
 
+  /** Whether the turn is shown with what became of it. */
+  private shows(ended: Pick<FeedEvent, "turn_id" | "status">): boolean {
+    return this.messages.value.some(({ turn_id, turn }) => turn_id === ended.turn_id && turn?.status === ended.status);
+  }
+
   /** What the caller's feed tells of this session. */
   heard(event: FeedEvent): void {
     if (event.type !== "replay_gap" && event.session_id !== this.id) return;
@@ -381,7 +404,7 @@ export class Conversation {
       if (event.type === "session_titled") void get<Session>(this.path).then((found) => (this.session.value = found), () => {});
       return;
     }
-    if (event.type === "turn_ended" && this.messages.value.some(({ turn_id, turn }) => turn_id === event.turn_id && turn?.status === event.status)) return;
+    if (event.type === "turn_ended" && this.shows(event)) return;
     if (event.type === "turn_started") void this.followOpenTurn();
     else if (event.type !== "fact_noted") void this.refresh().then(() => this.followOpenTurn());
   }

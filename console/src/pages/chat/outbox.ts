@@ -87,10 +87,13 @@ export function tryAgain(item: Unsent): void {
 }
 
 /** Back to where it is written, before what stands there. */
+export function writeAgain(chat: string, { text, files }: Draft): void {
+  const draft = draftOf(isNew(chat) ? NEW : chat);
+  draft.value = { ...draft.value, text: [text, draft.value.text].filter(Boolean).join("\n"), files: [...files, ...draft.value.files] };
+}
+
 export function takeBack(item: Unsent): void {
-  const draft = draftOf(isNew(item.chat) ? NEW : item.chat);
-  const text = [item.draft.text, draft.value.text].filter(Boolean).join("\n");
-  draft.value = { ...draft.value, text, files: [...item.draft.files, ...draft.value.files] };
+  writeAgain(item.chat, item.draft);
   forget(item);
 }
 

@@ -32,20 +32,18 @@ export interface Shown {
   gap: { after: number; before: number } | null;
 }
 
-/** Of the turn that runs only what the user said is taken from the history: its events bring the rest. */
+/** What was said while another turn ran stands before its answer in the history: each turn is drawn whole. Of the one that runs only what the user said is taken from the history: its events bring the rest. */
 export function turnsOf(messages: Message[], running: string | null, isEnd = true): Shown[] {
-  const turns: Shown[] = [];
+  const known = new Map<string, Shown>();
   let seq = 0;
   for (const message of messages) {
-    let turn = turns.at(-1);
-    if (turn?.id !== message.turn_id) {
-      turn = { id: message.turn_id, blocks: [], summary: null, isLast: false, gap: seq + 1 < message.seq ? { after: seq, before: message.seq } : null };
-      turns.push(turn);
-    }
+    const turn = known.get(message.turn_id) ?? { id: message.turn_id, blocks: [], summary: null, isLast: false, gap: seq + 1 < message.seq ? { after: seq, before: message.seq } : null };
+    known.set(turn.id, turn);
     seq = message.seq;
     if (message.turn != null) turn.summary = message.turn;
     if (message.turn_id !== running || message.role === "user") add(turn, message);
   }
+  const turns = [...known.values()];
   for (const turn of turns) complete(turn);
   const last = turns.at(-1);
   if (last) last.isLast = isEnd;

@@ -24,7 +24,7 @@ export function Mandates() {
   return (
     <section class="usage" aria-label={t("mandates")}>
       <h2>{t("mandates")}</h2>
-      <dl>
+      <dl class="mandates">
         {mandates.value.map((each) => (
           <div key={each.id}>
             <dt><code>{visible(each.tool)}</code> <Bounds mandate={each} /></dt>

@@ -211,8 +211,8 @@ function Usage() {
     <section class="usage" aria-label={t("your_usage")}>
       <h2>{t("your_usage")}</h2>
       <dl>
-        <div><dt>{t("user")}</dt><dd dir="auto">{me.value?.user}</dd></div>
-        {(me.value?.scopes.length ?? 0) > 0 && <div><dt>{t("scopes")}</dt><dd dir="ltr">{me.value?.scopes.join(" ")}</dd></div>}
+        <div><dt>{t("user")}</dt><dd><bdi>{me.value?.user}</bdi></dd></div>
+        {(me.value?.scopes.length ?? 0) > 0 && <div><dt>{t("scopes")}</dt><dd><bdi>{me.value?.scopes.join(", ")}</bdi></dd></div>}
         <div><dt>{t("model_calls")}</dt><dd>{sum((day) => day.llm_calls)}</dd></div>
         <div><dt>{t("tokens")}</dt><dd>{sum((day) => day.input_tokens + day.output_tokens)}</dd></div>
         {costs.length > 0 && <div><dt>{t("cost")}</dt><dd>{items.every((day) => day.cost_complete) ? "" : "≥ "}{money(costs.reduce((total, cost) => total + cost, 0))}</dd></div>}

@@ -2,18 +2,18 @@ import { useState } from "preact/hooks";
 import { get, pages, post, type Schemas } from "../../api";
 import { Button } from "../../components/Button";
 import { Icon } from "../../components/icons";
-import { JsonView } from "../../components/JsonView";
 import { EmptyState, Failure } from "../../components/parts";
 import { attempt, toast } from "../../components/Toast";
 import { t } from "../../i18n";
 import { problemOf, useLoad } from "../../load";
 import { me } from "../../me";
 import { visible } from "../../text";
-import { Foreign, Id, Shown, to, ToolName, usePaged, When } from "./parts";
+import { Arguments, NotYours } from "../chat/Arguments";
+import { Foreign, Id, Shown, to, ToolName, usePaged, WhenSaid } from "./parts";
 import type { OpsView } from "./Ops";
 
 type Waiting = Schemas["OpsApproval"];
-type Step = Pick<Schemas["Step"], "id" | "description" | "args" | "status">;
+type Step = Schemas["Step"];
 const EVERY_MS = 5000;
 
 async function own(signal: AbortSignal): Promise<Map<string, Schemas["Approval"]>> {
@@ -59,7 +59,7 @@ function One({ of, step, onDone }: { of: Waiting; step: Step | null; onDone: () 
       <div class="body">
         {step !== null ? <Words step={step} /> : me.value?.scopes.includes("ops:content") && <OfOthers session={session_id} />}
         <footer class="lead">
-          <small class="muted">{t("ops_since")}: <When at={since} /> · {t("ops_until")}: <When at={expires_at} /></small><span class="grow" />
+          <small class="muted"><WhenSaid at={since} as="ops_asked" /> · <WhenSaid at={expires_at} as="ops_expires" /></small><span class="grow" />
           {user === me.value?.user && <a class="button small" href={`#/sessions/${session_id}`}>{t("ops_open_chat")}</a>}
           {step !== null && <Decide of={of} onDone={onDone} />}
         </footer>
@@ -71,7 +71,8 @@ function One({ of, step, onDone }: { of: Waiting; step: Step | null; onDone: () 
 const Words = ({ step }: { step: Step }) => (
   <>
     <p dir="auto">{visible(step.description)}</p>
-    <JsonView value={step.args ?? {}} />
+    <Arguments step={step} before={undefined} />
+    <NotYours steps={[step]} />
   </>
 );
 

@@ -35,6 +35,8 @@ interface OpsPage {
   text?: Text;
   icon: IconName;
   view: ComponentType<OpsView>;
+  /** Where a page belongs that is shown by links only. */
+  within?: string;
   /** Of one of them; without it the page has no address below. */
   one?: { label: Text; view: ComponentType<OpsView> };
 }
@@ -54,7 +56,7 @@ const PAGES: OpsPage[] = [
   { path: "ops/audit", label: "ops_audit", text: "ops_audit_text", icon: "book", view: Audit },
 ];
 /** Shown by links only. */
-const HIDDEN: OpsPage[] = [{ path: "ops/sessions", label: "ops_session", icon: "chat", view: Session, one: { label: "ops_session", view: Session } }];
+const HIDDEN: OpsPage[] = [{ path: "ops/sessions", label: "ops_session", icon: "chat", view: Session, within: "ops/turns", one: { label: "ops_session", view: Session } }];
 
 export const opsCommands = (): Command[] => PAGES.map(({ path, label, icon }) => ({ label: t(label), icon, hint: t("page_ops"), act: () => go(`#/${path}`) }));
 
@@ -65,7 +67,7 @@ export function Ops({ route }: { route: Route }) {
   const { page, id } = found(route);
   const shown = id === "" ? page : page.one;
   return (
-    <Frame title={shown ? t(shown.label) : t("not_found")} side={<Side current={page.path} />}>
+    <Frame title={shown ? t(shown.label) : t("not_found")} side={<Side current={page.within ?? page.path} />}>
       <div class="page ops">
         {id === "" && page.text && <p class="muted">{t(page.text)}</p>}
         {shown ? <shown.view key={route.path.join("/")} id={id} query={route.query} /> : <EmptyState icon="search" title={t("not_found")} />}

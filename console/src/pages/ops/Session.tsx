@@ -5,7 +5,7 @@ import { Badge, Card, type Mood } from "../../components/parts";
 import { number, roleOf, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { me } from "../../me";
-import { Facts, Foreign, Id, Rows, Shown, ToolName, When } from "./parts";
+import { Facts, Foreign, Id, Rows, Shown, ToolName, When, WhenSaid } from "./parts";
 import type { OpsView } from "./Ops";
 import { ToolStatus } from "./Tools";
 import { Cancel, type Turn, turnColumns } from "./Turns";
@@ -43,7 +43,7 @@ function Whole({ found, onCancel }: { found: Found; onCancel: (turn: Turn) => vo
           <h2>{t("ops_not_available")}</h2>
           <Rows label={t("ops_not_available")} items={Object.entries(found.tools)} keyOf={([name]) => name} columns={[
             { label: t("ops_tool"), cell: ([name]) => <ToolName name={name} /> },
-            { label: t("ops_status"), cell: ([, { status }]) => <ToolStatus status={status} /> },
+            { label: t("ops_status"), cell: ([, { status }]) => (status === "available" ? <Badge mood="neutral">{t("ops_locked")}</Badge> : <ToolStatus status={status} />) },
             { label: t("ops_reason"), cell: ([, state]) => <Foreign text={state.reason ?? state.reason_code} /> },
           ]} />
         </>
@@ -54,7 +54,7 @@ function Whole({ found, onCancel }: { found: Found; onCancel: (turn: Turn) => vo
 }
 
 const Plan = ({ plan }: { plan: NonNullable<Found["plan"]> }) => (
-  <Card title={t("ops_plan")} aside={<>{t("ops_until")} <When at={plan.expires_at} /></>}>
+  <Card title={t("ops_plan")} aside={<WhenSaid at={plan.expires_at} as="ops_expires" />}>
     <ol class="plan-steps">
       {plan.steps.map(({ id, tool, status }) => (
         <li key={id}><span class="muted nums">{number(id)}</span> {tool === null ? <Foreign text={null} /> : <ToolName name={tool} />} <Badge mood={STEPS[status] ?? "neutral"}>{t(`ops_step_${status}`)}</Badge></li>

@@ -96,6 +96,7 @@ export function Tool({ id: name }: OpsView) {
   const sessions = usePaged<Schemas["SessionToolState"]>("/tool-states", { tool: name }, EVERY_MS);
   const [open, setOpen] = useState<"maintain" | "reset" | null>(null);
   const [history, setHistory] = useState<string | null>(null);
+  const isHeld = (seen.value?.fleet.status ?? "available") !== "available";
   const changed = (): void => {
     seen.reload();
     sessions.list.reload();
@@ -112,7 +113,7 @@ export function Tool({ id: name }: OpsView) {
       {described && <p class="described" dir="auto">{visible(described.description)}</p>}
       <Shown of={seen}>{(found) => found === undefined ? <EmptyState icon="tool" title={t("not_found")} /> : <Card title={t("ops_for_all")}><StateFacts state={found.fleet} /></Card>}</Shown>
       <h3>{t("ops_not_available_in")}</h3>
-      <List of={sessions} label={t("ops_not_available_in")} icon="check" empty={t("ops_nowhere")} keyOf={({ session_id }) => session_id} columns={[
+      <List of={sessions} label={t("ops_not_available_in")} icon={isHeld ? "tool" : "check"} empty={t(isHeld ? "ops_none_own" : "ops_nowhere")} keyOf={({ session_id }) => session_id} columns={[
         { label: t("ops_session"), cell: ({ session_id }) => <a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a> },
         { label: t("ops_status"), cell: ({ status }) => <ToolStatus status={status} /> },
         { label: t("ops_reason"), cell: (state) => <Foreign text={state.reason ?? state.reason_code} /> },

@@ -122,7 +122,7 @@ function Timeline({ found }: { found: Found }) {
       <h3>{t("ops_timeline")} <small class="muted nums">{duration(until - from)}</small></h3>
       <Rows label={t("ops_timeline")} items={spans.map((span, index) => ({ ...span, index }))} keyOf={({ index }) => String(index)} columns={[
         { label: t("ops_span"), cell: ({ kind, name }) => <span class={`spanned ${kind}`}>{kind !== "queued" && kind !== "approval" && <small class="muted">{t(`ops_span_${kind}`)} </small>}{name}</span> },
-        { label: t("ops_at"), end: true, cell: ({ at }) => <time title={exact(new Date(at).toISOString())} dateTime={new Date(at).toISOString()}>+{duration(Math.max(0, at - from))}</time> },
+        { label: t("ops_at"), end: true, cell: ({ at }) => <time title={exact(new Date(at).toISOString())} dateTime={new Date(at).toISOString()}>{"\u200e"}+{duration(Math.max(0, at - from))}</time> },
         { label: t("ops_took"), end: true, cell: ({ ms: lasts }) => (lasts === null ? NONE : duration(lasts)) },
         { label: t("ops_over_time"), cell: bar },
         { label: t("ops_details"), cell: ({ about }) => about ?? <span class="muted">{NONE}</span> },

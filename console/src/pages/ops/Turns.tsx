@@ -28,7 +28,7 @@ export function Turns({ query }: OpsView) {
   const wanted = Object.fromEntries(ASKED.map((name) => [name, query.get(name)]));
   const turns = usePaged<Turn>("/ops/turns", { ...wanted, status: status === "open" ? null : status, include: words ? "words" : null }, words ? undefined : EVERY_MS);
   const set = (changes: Record<string, string | null>): void => go(to("ops/turns", { ...Object.fromEntries(query), ...changes }), { replace: true });
-  const among = { any: t("ops_all"), open: t("ops_open"), ...Object.fromEntries(STATUSES.map((each) => [each, t(`ops_turn_${each}`)])) };
+  const among = { any: t("ops_any_status"), open: t("ops_open"), ...Object.fromEntries(STATUSES.map((each) => [each, t(`ops_turn_${each}`)])) };
   return (
     <>
       <Filters path="ops/turns" query={query} names={{ tool: t("ops_tool"), owner: t("ops_user"), session_id: t("ops_session"), code: t("ops_code") }}>
@@ -46,7 +46,7 @@ export function Turns({ query }: OpsView) {
 /** Since when; a chart leads here with an end as well. */
 function Range({ since, until, onChange }: { since: string | null; until: string | null; onChange: (since: string | null) => void }) {
   const ago = (name: string): string | null => (name in RANGES ? new Date(Date.now() - 1000 * RANGES[name as keyof typeof RANGES]).toISOString() : null);
-  const given: Record<string, string> = since === null ? {} : { given: `${time(since)} –${until === null ? "" : ` ${time(until)}`}` };
+  const given: Record<string, string> = since === null ? {} : { given: until === null ? t("ops_since_when", { when: time(since) }) : `${time(since)} – ${time(until)}` };
   const among = { "": t("ops_any_time"), ...given, ...Object.fromEntries(Object.keys(RANGES).map((name) => [name, t(`ops_last_${name as keyof typeof RANGES}`)])) };
   return <Choice label={t("ops_range")} value={since === null ? "" : "given"} among={among} onChange={(name) => onChange(ago(name))} />;
 }

@@ -129,6 +129,7 @@ function Totals({ found, group, linked }: { found: Total[]; group: (typeof GROUP
   const name = ({ key }: Total) => {
     if (key === null) return <span class="muted">{t("ops_deleted_sessions")}</span>;
     if (group === "user") return <a href={linked(key)}><Foreign text={key} /></a>;
+    if (group === "day") return <time dateTime={key}>{day(key, "numeric")}</time>;
     return group === "session" ? <a href={`#/ops/sessions/${key}`}><code dir="ltr">{key}</code></a> : <Foreign text={key} />;
   };
   const columns: Column<Total>[] = [
@@ -142,7 +143,7 @@ function Totals({ found, group, linked }: { found: Total[]; group: (typeof GROUP
   ];
   if (found.length === 0) return <p class="muted">{t("ops_nothing_used")}</p>;
   return (
-    <section class="timeline">
+    <section class="totals">
       <header class="lead">
         <h2>{t(`ops_by_${group}`)}</h2><span class="grow" />
         <Choice label={t("ops_share")} value={byCost ? "cost" : "tokens"} among={{ tokens: t("ops_tokens"), cost: t("ops_cost") }} onChange={(value) => setByCost(value === "cost")} />

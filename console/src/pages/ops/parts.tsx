@@ -25,6 +25,9 @@ const PAGE = 50;
 export const When = ({ at }: { at: string | null | undefined }) =>
   at == null ? <span class="muted">{NONE}</span> : <time dateTime={at} title={exact(at)}>{ago(at)}</time>;
 
+/** The same in a sentence: "Expires in 5 minutes". */
+export const WhenSaid = ({ at, as }: { at: string; as: "ops_asked" | "ops_expires" }) => <time dateTime={at} title={exact(at)}>{t(as, { when: ago(at) })}</time>;
+
 /** How long something lasts that has not ended. */
 export const For = ({ since }: { since: string | null | undefined }) =>
   since == null ? <span class="muted">{NONE}</span> : (
@@ -159,7 +162,7 @@ export function Filters({ path, query, names, children }: { path: string; query:
     <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
       {children}
       {Object.entries(names).map(([name, label]) => <TextFilter key={name} label={label} value={query.get(name) ?? ""} onSet={(value) => set(name, value)} />)}
-      {query.size > 0 && <Button kind="quiet" icon="cross" onClick={() => go(to(path), { replace: true })}>{t("ops_all")}</Button>}
+      {query.size > 0 && <Button kind="quiet" icon="cross" onClick={() => go(to(path), { replace: true })}>{t("ops_clear")}</Button>}
     </form>
   );
 }

@@ -1,8 +1,7 @@
 """Turns of every session as operators see them: where each runs, what it waits for, and what it did when.
 
-The process that runs a turn keeps its times and stores them with its end, in `turns.run`; while the turn runs, they are
-in Redis after a second. `turns.timeline` has the attempts before. Only reads, and no word of what was said, nor an
-argument of a call. Callers check that the asker may see the turns of all users.
+A process stores the times of a turn in `turns.run` when it ends, and keeps them in Redis until then; `turns.timeline`
+has earlier attempts. Only reads, and no words or arguments. Callers check that the asker may see all users' turns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from sqlalchemy import ColumnElement, Row, Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
-from segue.db.redis import Cache
+from segue.db.redis_keys import Cache
 from segue.db.rows import cached, oldest_first, readable, reader
 from segue.domain.errors import existing
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc

@@ -1,7 +1,5 @@
-"""Which turns this process runs: one line of turns per session, as many lines at a time as there are places.
-
-A busy session's turns run one after another. No owner takes more than a share of the places while others wait. Leases
-are renewed meanwhile. What happens within a turn is not known here.
+"""Which turns this process runs: one line of turns per session, as many lines at a time as there are places. No owner
+takes more than a share of the places while others wait. Leases are renewed meanwhile.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
-"""Durable facts about a user. Owns the table `memories`; every statement for a user has the owner in its predicate.
-
-A corrected fact keeps its row behind the one that replaced it, and is deleted with it; only current facts are read.
-Knows nothing of models and of how an embedding is made.
+"""Durable facts about a user. Owns the table `memories`; every statement for a user has the owner in its predicate. A
+corrected fact keeps its row behind the one that replaced it, and is deleted with it. Only current facts are read.
 """
 
 import hashlib

@@ -1,7 +1,5 @@
-"""What one MCP server offers beside tools: resources, templates of their addresses, and prompts.
-
-Resources are listed when a connection begins, since most servers that could have some have none; prompts when they are
-asked for; both anew after the server says that they have changed. What a server lists is data, and bounded here.
+"""What one MCP server offers beside tools: resources, their templates, and prompts, bounded here. Resources are listed
+when a connection begins, since most servers have none; prompts on request; both again after a change.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -8,8 +8,8 @@ from pathlib import Path
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from segue.db.redis import Batch, Cache, Rates, Streams
-from segue.db.redis_server import RedisServer
+from segue.db.redis_connection import RedisServer
+from segue.db.redis_keys import Batch, Cache, Rates, Streams
 from segue.domain.session import TurnKey
 from segue.turns.queue import TurnQueue
 from tests.support.logs import until
@@ -29,9 +29,11 @@ async def clients(url: str) -> AsyncIterator[tuple[RedisServer, Cache, Streams, 
     cache, streams = Cache(server), Streams(server)
     rates = Rates(cache)
     queue = TurnQueue(server, runs_none, concurrency=0)
-    yield server, cache, streams, rates, queue
-    for client in (queue, streams, cache, server):
-        await client.close()
+    try:
+        yield server, cache, streams, rates, queue
+    finally:
+        for client in (queue, streams, cache, server):
+            await client.close()
 
 
 async def test_all_clients_wait_once_for_a_redis_that_is_frozen_and_ask_again_once_it_answers(redis_url: str) -> None:

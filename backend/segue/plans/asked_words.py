@@ -1,7 +1,4 @@
-"""What a question shows of the step that waits, so that a reply which only repeats the step adds nothing to it.
-
-The words are `actions.toml`. Pure; knows nothing of yes and no.
-"""
+"""What a question shows of the step that waits: a reply that only repeats it adds nothing. `actions.toml`. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence

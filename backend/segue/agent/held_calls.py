@@ -1,6 +1,5 @@
-"""Plans that wait for the user: calls become the steps of one, and its question ends the turn. Runs no call.
-
-A step waits with its exact arguments, and a plan with the digests of what its question shows.
+"""Makes plans that wait for the user. Calls become steps with their exact arguments, and the question ends the turn.
+The plan keeps the digests of what its question shows. Runs no call.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """Every key in Redis, its TTL, and clients that may fail; also the counts that limit a user's requests.
 
-Redis only saves time: an operation that fails or takes over a second returns "not there", and so do those after it.
-Counts are kept by this process alone then. A window of counts begins with the first one, so that Retry-After is exact
-and a count is one round trip.
+An operation that fails or takes over a second returns "not there", as do those after it; each process then counts
+alone. A window of counts begins with its first count, so Retry-After is exact and a count is one round trip.
 """
 
 import math
@@ -19,7 +18,7 @@ import orjson
 from redis.asyncio import Redis
 
 from segue.db.outages import OutageCause
-from segue.db.redis_server import PROBE_KEY, RedisServer, connections
+from segue.db.redis_connection import PROBE_KEY, RedisServer, connections
 from segue.db.rows import UNREADABLE, read_json
 from segue.domain.session import TurnKey
 from segue.log import log

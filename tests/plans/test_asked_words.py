@@ -1,6 +1,6 @@
 import pytest
 
-from segue.plans.question import asked_in, is_about, offer_in, question_in
+from segue.plans.asked_words import asked_in, is_about, offer_in, question_in
 
 OFFERS = [
     "Please confirm if you would like to proceed with this booking.",

@@ -1,9 +1,8 @@
 """The Redis server as all its clients in a process see it: connections, whether it answers, and if not, why.
 
-After the first operation that fails no client asks, until a probe in the background was answered. A cause is told by
-the type of an error, never by a text. With `redis+sentinel://user:password@host:26379,host:26379/name/0` Sentinels are
-asked for each new connection which server is the primary; `rediss+sentinel://` is TLS to all of them, and
-`sentinel_username` and `sentinel_password` in the query are the Sentinels' own.
+After an operation fails no client asks until a background probe is answered. The type of an error tells the cause,
+never a text. `redis+sentinel://user:password@host:26379,host:26379/name/0` asks Sentinels for the primary for each new
+connection; `rediss+sentinel://` is TLS to all. `sentinel_username` and `sentinel_password` in the query are for them.
 """
 
 import asyncio

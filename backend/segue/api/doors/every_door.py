@@ -1,6 +1,4 @@
-"""Who asks at a door, in which session, and what for: the caller, or the user that a gateway says it speaks for; the id
-by which the client calls its conversation; and words, files, buttons and results of the page, in which all doors agree.
-"""
+"""Who asks at a door, or is spoken for, in which session; and the words, files and buttons that all doors share."""
 
 import re
 from collections.abc import Mapping, Sequence
