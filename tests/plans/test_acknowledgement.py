@@ -489,6 +489,42 @@ def test_a_yes_that_tells_not_to_wait_does_not_postpone(reply: str) -> None:
     assert classify(reply, question=DELETION).strength == "strong"
 
 
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        ("La prenotazione QX41 si può annullare. Vuoi che annulli la prenotazione?", "sì, prenota"),
+        ("La reserva QX41 se puede cancelar. ¿Quieres que cancele la reserva?", "sí, resérvalo"),
+        ("La réservation QX41 peut être annulée. Voulez-vous que j'annule la réservation ?", "oui, réservez"),
+        ("Soll ich die Buchung QX41 stornieren?", "ja, buchen"),
+        ("预订QX41可以取消。要我取消这个预订吗？", "好的，订吧"),
+        ("يمكن إلغاء الحجز QX41. هل تريد أن ألغي الحجز؟", "نعم احجز"),
+        ("予約QX41をキャンセルしましょうか？", "はい、予約してください"),
+        ("Отменить бронь QX41?", "да, бронируйте"),
+    ],
+)
+def test_the_name_of_what_is_cancelled_is_no_order_to_book_it(asked: str, reply: str) -> None:
+    assert classify(reply, question=question_in(asked)).strength is None
+
+
+@pytest.mark.parametrize(
+    "reply", ["Yes, my reservation is NQNU5R", "Correct, that is my reservation", "Yes, that's the reservation"]
+)
+def test_a_yes_that_states_what_the_question_names_is_a_weak_one(reply: str) -> None:
+    assert classify(reply, question=CANCELLATION).strength == "weak"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        ("Shall I change your reservation to flight HAT213?", "Go ahead if my seat doesn't change"),
+        ("Vuoi che cambi la prenotazione col volo HAT213?", "Sì, solo se il posto non cambia"),
+    ],
+)
+def test_a_refusal_within_a_condition_ends_nothing(asked: str, reply: str) -> None:
+    read = classify(reply, question=question_in(asked))
+    assert (read.verdict, read.carries_yes) == ("amend", False)
+
+
 @pytest.mark.parametrize("language", ACTIONS.now)
 def test_every_language_names_every_action(language: str) -> None:
     actions = {name for names in ACTIONS.now[language].actions.matches.values() for name in names}

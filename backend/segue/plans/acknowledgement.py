@@ -40,7 +40,7 @@ STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a senten
 TELLING: Final = STATEMENTS | {"named"}  # a sentence that begins so tells something
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
-WEAK: Final = frozenset({"praise", "praise_of_a_deed", "statement", "understood", "no_elsewhere"})
+WEAK: Final = frozenset({"praise", "praise_of_a_deed", "fact", "statement", "understood", "no_elsewhere"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves the plan waiting
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
@@ -286,14 +286,13 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.discard("addition")  # `yes, and cancel it`
     if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
         found.remove("understood")  # `ok, I see, do it`
-    if kinds[-2:] in (["no", "repeats"], ["negator", "repeats"]):
+    if kinds[-3:] in (["condition", "no", "repeats"], ["condition", "negator", "repeats"]):
         found.discard("condition")  # `ok, but don't send it` of a plan to send it
     if kinds.count("no") > 1:
         found.add("negator")  # `no, don't send it` in languages with one word for both
-    if "cancel" in found and found & APPROVALS and {"thing", "act"} & {*kinds[kinds.index("cancel") :]}:
-        found.remove("cancel")  # `yes, cancel the booking` repeats a plan to cancel it
-    if "cancel" in found and {UNKNOWN, BESIDE} & {*kinds[kinds.index("cancel") :]}:
-        found.remove("cancel")  # `cancel B` is more than a no
+    from_cancel = {*kinds[kinds.index("cancel") :]} if "cancel" in found else set[str]()
+    if from_cancel & {UNKNOWN, BESIDE} or (found & APPROVALS and from_cancel & {"thing", "act"}):
+        found.remove("cancel")  # `cancel B` is more than a no, `yes, cancel the booking` repeats a plan to cancel it
     return _Reply(
         kinds=frozenset(found),
         opening=next((kind for kind in kinds if kind not in PREAMBLE), ""),
@@ -355,6 +354,7 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("goodbye", "none", lambda r: r.has("closing")),
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
     ("statement", "confirm", lambda r: r.approves and (r.opening in TELLING or r.talk - r.repeated > MOST_TALK)),
+    ("fact", "confirm", lambda r: {"yes", "copula", "named"} <= r.kinds <= TELLING | {"yes", "copula", "filler"}),
     ("praise_of_a_deed", "confirm", lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes"),
     ("understood", "confirm", lambda r: r.has("understood") and r.opening in ("yes", "accept")),
     ("yes", "confirm", lambda r: r.has("yes")),

@@ -60,6 +60,7 @@ class ActionWords:
     def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name an action, pronouns included, and the names of that action."""
         start = at + _longest(self.before, words, at)[0]
+        start = at if self.thing_at(words, start)[0] else start  # Portuguese `a reserva` is the booking
         length, names = _longest(self.actions, words, start)
         if not length and start < len(words):
             stems = (words[start].removesuffix(each) for each in self.attached if words[start].endswith(each))
@@ -108,15 +109,14 @@ class ActionWords:
         return any(cue in _longest(self.cues, words, at)[1] for at in range(len(words)))
 
     def meant(self, words: Phrase) -> frozenset[str]:
-        """Returns the actions in an offer, by verbs, and nouns that are no object: `cancel the booking` books none."""
-        actions = [self.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
-        things = [_longest(self.things, words, at)[1] for at in range(len(words))]
-        verbs = [bool(action) and not thing for action, thing in zip(actions, things, strict=True)]
-        free = (action for at, action in enumerate(actions) if verbs[at] or not any(verbs[max(at - 3, 0) : at]))
-        return frozenset().union(*free, *things, *(_longest(self.asked, words, at)[1] for at in range(len(words))))
-
-    def cancels(self, words: Phrase) -> bool:
-        return any(CANCEL in self.action_at(words, at)[1] for at in range(len(words)))
+        """Returns the actions in an offer, by verbs, else by nouns: `cancel the booking` books none."""
+        actions = [self.action_at(words, at) for at in range(len(words))]
+        things = [self.thing_at(words, at) for at in range(len(words))]
+        nouns = {at + word for at, (length, _) in enumerate(things) for word in range(length)}
+        verbs = [names for at, (length, names) in enumerate(actions) if at + length - 1 not in nouns]
+        verbs += [_longest(self.asked, words, at)[1] for at in range(len(words))]
+        by_verbs = frozenset().union(*verbs) - {ANY_ACTION}
+        return by_verbs or frozenset().union(*(names for _, names in actions + things)) - {ANY_ACTION}
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
@@ -156,7 +156,7 @@ def question_in(answer: str | None) -> Question | None:
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     words = words_of(offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}")
     beside = frozenset(words_of(answer[-LONGEST_ANSWER:]))
-    return Question(lists.meant(words) - {ANY_ACTION}, _named_by(lists, words).things, frozenset(words), beside)
+    return Question(lists.meant(words), _named_by(lists, words).things, frozenset(words), beside)
 
 
 def is_value(word: str) -> bool:
@@ -199,7 +199,7 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     naming, things = lists.thing_at(words, at) if lists and kind not in REFUSALS else (0, frozenset())
     if naming >= length and things & (question.things | question.actions):
         return naming, "named"
-    if kind in (CANCEL, "stop") and CANCEL in question.actions and lists and lists.cancels(words[at : at + length]):
+    if kind in (CANCEL, "stop") and lists and CANCEL in question.actions & lists.meant(words[at : at + length]):
         acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
     if (acting >= length and kind != "question") or (acting and kind == "change"):
         if actions & question.actions:
@@ -241,7 +241,7 @@ def is_about(text: str, tool: str) -> bool:
 def names_action(text: str) -> bool:
     """Returns whether a text names something to do, other than to go on with what was said before."""
     lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
-    return any(lists.meant(words_of(each)) - {ANY_ACTION} for each in sentences_of(text[-LONGEST_OFFER:]))
+    return any(lists.meant(words_of(each)) for each in sentences_of(text[-LONGEST_OFFER:]))
 
 
 def asked_in(text: str | None) -> str | None:
