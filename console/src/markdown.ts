@@ -139,7 +139,7 @@ function toSource(at: number): string {
 type Decorate = (code: HTMLElement) => void;
 
 /** A text whose first letter runs from the right. What holds paragraphs needs it said: `auto` does not look into them. */
-const RIGHT_TO_LEFT = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
+const RIGHT_TO_LEFT = /^\P{L}*(?=\p{L})[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
 
 function elements(block: Token, decorate: Decorate): HTMLElement[] {
   pictures = [];

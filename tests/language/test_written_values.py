@@ -90,6 +90,10 @@ def test_a_number_is_one_in_all_its_written_forms(text: str, number: float) -> N
         "3万",
         "2k",
         "1.5 million",
+        "5 mil",
+        "5 Tausend",
+        "5 тыс.",
+        "5 K",
     ],
 )
 def test_a_number_in_a_longer_code_is_none(text: str) -> None:
@@ -113,3 +117,9 @@ def test_an_amount_is_one_in_all_its_written_forms(text: str, amount: float) -> 
 @pytest.mark.parametrize("text", ["1,194", "3 bags", "euro", "A51", "£1.5k", "$3 million", "¥3万", "1 194,50 €"])
 def test_a_number_without_a_currency_is_no_amount(text: str) -> None:
     assert money_in(text) == set()
+
+
+@pytest.mark.parametrize("sign", ["\u00a0", "'", ",", ".", "''", " "])
+def test_a_long_row_of_digits_and_signs_is_read_once(sign: str) -> None:
+    thread = f"1{sign}" * 20_000
+    assert money_in(thread) == set()  # from each digit anew it would take a minute

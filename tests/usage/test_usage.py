@@ -10,11 +10,13 @@ import orjson
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
 from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
+from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
 from segue.users import usage_caps
@@ -414,3 +416,25 @@ async def test_what_was_booked_unheard_while_a_turn_runs_is_booked_once(
         await account.close()
         [charged] = await used(client)
     assert (charged["llm_calls"], charged["input_tokens"]) == (2, 7)
+
+
+async def test_what_a_failed_commit_did_not_book_counts_before_the_next_call_is_reserved(
+    settings: Settings, own_database_url: str
+) -> None:
+    own = settings.model_copy(update={"database_url": SecretStr(own_database_url)})
+    async with running(own) as client, looking_into(own) as stores, opened(own_database_url) as database:
+        session = await client.new_session()
+        account = Account(Books(database, utc_now, lambda _: Limits(tokens_per_day=10)), LOCAL_USER, session, "x")
+        account.add(Charge("scripted", input_tokens=6))
+        await stores.database.execute(
+            """CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION $$no$$; END';
+            CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON usage DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION refuse()"""
+        )
+        with pytest.raises(DBAPIError):
+            await account.settle()
+        await stores.database.execute("DROP TRIGGER refuse ON usage")
+        with pytest.raises(AppError) as refused:
+            await account.reserve(lambda: Charge("scripted", input_tokens=6))
+        assert refused.value.code == "rate_limited"
+        assert await stores.database.fetchval("SELECT sum(input_tokens) FROM usage") == 6

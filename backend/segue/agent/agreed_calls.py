@@ -1,7 +1,7 @@
 """Decides whether a call that needs a yes has one: to an offer in the model's own words, or one that lasts (a mandate).
 
-An offer covers one call: of that action, after a strong yes, with every value said by or shown to the user.
-docs/security.md says what CONFIRM_WORDS relies on. Asked right before a call runs, so a revoked yes does not count.
+An offer covers calls of its action, each once, after a strong yes, with every value said by or shown to the user; what
+CONFIRM_WORDS relies on is in docs/security.md. Asked right before a call runs, so a revoked yes does not count.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -28,6 +28,7 @@ LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: ever
 LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
 LONGEST_HEADLINE: Final = 4  # words of a claim that names nobody: `Email sent`, `Payment of $184 completed`
 _HEADLINES: Final = (["did"], ["soft"])
+_LABELLED: Final = re.compile(r"[:：|]\W*\w+(?:\s\w+)?\W*$")  # `Invoice status: paid`, a row of a table
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
 CLAIM_KINDS: Final = frozenset(
@@ -164,7 +165,8 @@ def _claims(sentence: str, language: str) -> bool | None:
     found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)
     if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
         found.append(False)
-    is_headline = len(kinds) <= LONGEST_HEADLINE and "state" not in kinds
+    is_free = "alone" in kinds or not _LABELLED.search(sentence)
+    is_headline = is_free and len(kinds) <= LONGEST_HEADLINE and "state" not in kinds
     if is_headline and [each for each in kinds if each not in ("skip", "sure")][-1:] in _HEADLINES:
         found.append("sure" in kinds)
     for at, kind in enumerate(kinds):

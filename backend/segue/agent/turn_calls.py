@@ -1,4 +1,4 @@
-"""The calls of a turn so far: their results, which need no repeat and which need a yes. Also what changes them from
+"""The calls of a turn so far: what they gave, which need no repeat, and which need a yes. Also what changes them from
 outside: tools that the model's endpoint refuses, and what the user says meanwhile. Runs no call.
 """
 

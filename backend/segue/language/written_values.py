@@ -12,16 +12,22 @@ from segue.language.utterance import fold
 LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
 # A number in front of a unit of time or in a longer code is another thing.
-_SCALE: Final = r"\s?(?:[km]\b|mila\b|ml[nd]\b|thousand|mil[il]i|bil[il]i|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"
+_SCALE: Final = (
+    r"\s?(?i:[km]\b|mil(?:a|le)?\b|ml[nd]\b|mio\b|mrd\b|thousand|tausend|mil[il]i|milyon|bil[il]i"
+    r"|тыс|млн|млрд|милл|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"
+)
 _BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", rf"(?!\w|[.,:/'’-]\w|{_SCALE})"
 _THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
 _GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
 _NAMES: Final = "USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?|yuan|يورو|دولارا?|ريالا?|درهما?|جنيها?"
 _CURRENCY: Final = rf"(?:[$€£¥￥₹₽₩₺]|[美欧歐港日]?元|[块塊円원]|(?:{_NAMES})\b)"
-_AMOUNT: Final = r"(\d(?:[\d.,'’\u00a0\u202f]*\d)?)"
+_AMOUNT: Final = r"(\d+(?:[.,'’\u00a0\u202f]\d+)*)"
+# An amount does not begin within another one: a long row of digits and signs would be read from each of its digits.
 _MONEY: Final = re.compile(
-    rf"{_CURRENCY}\s?{_AMOUNT}(?![a-z]|[.,'’]?\d|{_SCALE})|(?<![\w.,])(?<!\d ){_AMOUNT}\s?{_CURRENCY}", re.IGNORECASE
+    rf"{_CURRENCY}\s?{_AMOUNT}(?![a-z]|[.,'’]?\d|{_SCALE})"
+    rf"|(?<![\w.,])(?<!\d[ '’\u00a0\u202f]){_AMOUNT}\s?{_CURRENCY}",
+    re.IGNORECASE,
 )
 _ARABIC_SIGNS: Final = {ord("٬"): ",", ord("٫"): "."}
 _NO_DIGIT: Final = re.compile(r"\D")

@@ -217,7 +217,7 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
     prefer = partial(kind_beside, question, language) if question else None
     phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
     ends = question is not None and not ENDS.isdisjoint(question.actions)
-    kinds = [("filler" if ends else "no") if kind == "needless" else kind for kind, _ in phrases]
+    kinds = [("remark" if ends else "no") if kind == "needless" else kind for kind, _ in phrases]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None

@@ -1,5 +1,5 @@
 """One turn that runs here, from its claim to the row that ends it. Whatever happens, it gets that row or goes back to
-the queue. The scheduler decides which turns run and when one stops; readers follow a turn through its event log.
+the queue. `worker.py` decides which turns run and when one stops; readers follow a turn through its event log.
 """
 
 import asyncio

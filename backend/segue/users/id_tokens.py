@@ -1,4 +1,4 @@
-"""AUTH=jwt: reads the caller, or a gateway's user, from a token checked with JWT_KEY or the keys at JWT_JWKS_URL.
+"""AUTH=jwt: reads the caller from a token (JWT_KEY, JWT_JWKS_URL), and a gateway's user (OPENWEBUI_JWT_SECRET).
 
 The key decides which algorithms are accepted, never the token: a public key must not serve as an HMAC secret. While the
 provider is slow or down, tokens are still checked against keys read within the last hour, without a wait.

@@ -254,7 +254,7 @@ class Account:
 
     async def reserve(self, most: Callable[[], Charge]) -> None:
         """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
-        if self.unbooked:  # of a call that failed
+        if self.unbooked or self._unheard:  # of a call that failed, or whose booking was not answered
             await self.settle()
         held: Mapping[str, Any] = {"epoch": self.epoch, "lasts_s": self.lasts_s, "groups": self.groups}
         self._day = await self.books.reserve(self.owner, self.holder, most, **held)

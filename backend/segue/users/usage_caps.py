@@ -1,8 +1,8 @@
 """The rows of what model calls took, and of what calls that run may still take.
 
-A row of `usage` is what an owner's session took of one model on one UTC day, for each group that the user was in that
-day. Its numbers outlive the session. A reservation counts while its turn is open under its epoch, or until its time is
-up, so a dead process's reservation ends with its turn, and none is subtracted twice.
+A row of `usage` is what an owner's session took of one model on one UTC day; it outlives the session, and counts for
+each group that the user was in that day. A reservation counts while its turn is open under its epoch, or until its time
+is up, so a dead process's reservation ends with its turn, and none is subtracted twice.
 """
 
 from collections.abc import Callable, Collection, Mapping

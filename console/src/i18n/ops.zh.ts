@@ -181,7 +181,7 @@ export const ops: Record<keyof typeof english, string> = {
   ops_no_turns: "还没有轮次",
   ops_no_users: "还没有用户",
   ops_none: "无",
-  ops_none_own: "没有会话有自己的状态：以对所有人的状态为准",
+  ops_none_own: "没有会话单独设置状态，均以“对所有人”的状态为准",
   ops_not_available: "无法调用的工具",
   ops_not_available_in: "不可用的会话",
   ops_not_examined: "尚未检查",
