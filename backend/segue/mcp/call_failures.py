@@ -2,6 +2,7 @@
 words are ours, because a server's could carry a secret. A call that no transport has noted as sent has not run.
 """
 
+import re
 import signal
 import socket
 import ssl
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import httpx2
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolLost, ToolRetry
@@ -30,12 +31,9 @@ MAX_ERROR_CHARS: Final = 4000
 _REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
 # What it says itself of an answer that did not come, under a code that servers use too, and of one that it cannot read.
 _DID_NOT_COME: Final = ("Connection closed", "SSE stream ")
-_NOT_READ: Final = (
-    "Failed to parse JSON response",
-    "Failed to parse SSE message",
-    "Unexpected content",
-    "server answered",
-)
+_NOT_READ: Final = ("Failed to parse ", "Unexpected content type: ", "server answered ")
+# What servers made with the SDKs say, with HTTP 400, if they have been started again since the session began.
+_FORGOTTEN = re.compile(r"Bad Request: .*(session.id|not initialized)", re.IGNORECASE)
 
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
@@ -175,7 +173,7 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
     match error:
         case MCPError(code=code) if code == INVALID_PARAMS:
             return ToolRetry(message[:MAX_ERROR_CHARS])
-        case MCPError() if status == _NO_SESSION:
+        case MCPError() if status == _NO_SESSION or (status == _REFUSED and _FORGOTTEN.match(message)):
             return NotSent(f"The MCP server {server} answered HTTP {status}: the call did not run.")
         case MCPError(code=code) if code == CONNECTION_CLOSED and message.startswith(_DID_NOT_COME):
             if not delivery.sent:
@@ -187,10 +185,10 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
             return ToolFailed(f"The MCP server {server} refused with HTTP {status}: the call did not run.")
         case MCPError(code=code) if code == INVALID_REQUEST and message in _REFUSED_TO_SERVERS:
             return ToolRetry(f"The MCP server {server} wanted something for this call that it does not get: {message}.")
-        case _ if isinstance(error, RuntimeError | ValidationError) or message.startswith(_NOT_READ):
-            why = message.partition("\n")[0]
-            return ToolLost(f"The answer of the MCP server {server} cannot be read: {unknown}. {why}")
-        case MCPError():
+        case MCPError(code=code) if code not in (PARSE_ERROR, INVALID_REQUEST) or not message.startswith(_NOT_READ):
             return ToolFailed(f"The MCP server {server} refused: {message[:MAX_ERROR_CHARS]}")
+        case MCPError() | RuntimeError() | ValidationError():
+            why = message.partition("\n")[0][:MAX_ERROR_CHARS]
+            return ToolLost(f"The answer of the MCP server {server} cannot be read: {unknown}. {why}")
         case _:
             return ToolFailed(f"The MCP server {server} could not be asked ({type(error).__name__}).")
