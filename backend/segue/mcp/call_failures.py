@@ -147,14 +147,20 @@ _REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
 
 @dataclass(slots=True)
 class CallDelivery:
-    """`sent` as soon as a byte may have left; `status` is that of the HTTP answer, 0 before and for a pipe."""
+    """`sent` as soon as a byte may have left; `status` is that of the HTTP answer, 0 before and for a pipe. A call that
+    `may_run_again` must not be sent any more: its request may still be connecting while the connection ends.
+    """
 
     sent: bool = False
     status: int = 0
+    may_run_again: bool = False
 
     async def trace(self, event: str, _: dict[str, Any]) -> None:
-        """Takes what the HTTP client tells of a request."""
-        self.sent = self.sent or event.endswith(".send_request_headers.started")
+        """Takes what the HTTP client tells of a request. Raises McpServerGone instead of sending it too late."""
+        if event.endswith(".send_request_headers.started"):
+            if self.may_run_again:
+                raise McpServerGone("it was connected too late for a call")
+            self.sent = True
 
 
 current_delivery: Final[ContextVar[CallDelivery | None]] = ContextVar("current_delivery", default=None)
@@ -177,6 +183,7 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
             return NotSent(f"The MCP server {server} answered HTTP {status}: the call did not run.")
         case MCPError(code=code) if code == CONNECTION_CLOSED and message.startswith(_DID_NOT_COME):
             if not delivery.sent:
+                delivery.may_run_again = True
                 return NotSent(f"The MCP server {server} could not be reached: the call did not run.")
             return Lost(f"The connection to the MCP server {server} was lost before it answered: {unknown}.")
         case MCPError(code=code) if code == INTERNAL_ERROR and status >= _SERVER_ERROR:
