@@ -29,7 +29,7 @@ WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
 MAX_ERROR_CHARS: Final = 4000
 # What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
 _REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
-# What it says itself of an answer that did not come, under a code that servers use too, and of one that it cannot read.
+# What the SDK itself says of an answer that did not come, or that it cannot read, under codes that servers use too.
 _DID_NOT_COME: Final = ("Connection closed", "SSE stream ")
 _NOT_READ: Final = ("Failed to parse ", "Unexpected content type: ", "server answered ")
 # What servers made with the SDKs say, with HTTP 400, if they have been started again since the session began.
