@@ -140,6 +140,11 @@ async def test_a_decision_that_cannot_be_taken_now_says_so_on_the_page_and_can_b
     assert (refused.status_code, refused.headers["content-type"]) == (429, "text/html; charset=utf-8")
     assert "Nothing was done: " in refused.text
     await desk.root.http.delete("/ops/users/carl/limits")
+    async with looking_into(desk.settings) as stores, stores.database.transaction():
+        await stores.database.execute("LOCK TABLE plans IN EXCLUSIVE MODE")
+        unknown = await desk.presses(links["sara"], **form)
+    assert (unknown.status_code, "The database cannot be used" in unknown.text) == (503, True)
+    assert "Nothing was done" not in unknown.text
     assert (await desk.presses(links["sara"], **form)).status_code == 200
 
 

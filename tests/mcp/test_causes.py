@@ -9,7 +9,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -17,6 +20,8 @@ from starlette.routing import Route
 from segue.config import Settings
 from segue.domain.tool import ToolFailed
 from segue.mcp import server_connection, supervisor
+from segue.mcp.budget import McpServerGone
+from segue.mcp.call_failures import CallDelivery, as_tool_error
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.run import run_tool
@@ -189,19 +194,47 @@ async def _assert_unknown(port: int, folder: Path) -> None:
     assert (stamped.status, "whether the call took effect is unknown" in str(stamped.error)) == ("unknown", True)
 
 
-@pytest.mark.parametrize("status", [200, 400])
-async def test_an_error_is_the_servers_own_also_under_the_code_of_a_connection_that_is_lost(
-    status: int, tmp_path: Path
-) -> None:
-    def refuses(body: Any) -> Response:
-        error = {"code": -32000, "message": "No valid session ID provided"}
-        return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error}, status)
+STAMP = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "stamp", "arguments": {}}}
 
-    peer = sick(refuses)
+
+def refusal(code: int, message: str, status: int = 400, of: str | int | None = None) -> Response:
+    return JSONResponse({"jsonrpc": "2.0", "id": of, "error": {"code": code, "message": message}}, status)
+
+
+@pytest.mark.parametrize("said_of_it", ["No valid session ID provided", "Server not initialized"])
+async def test_a_call_of_a_session_that_the_server_has_forgotten_is_made_once_more(
+    said_of_it: str, tmp_path: Path
+) -> None:
+    peer = sick(first_time(refusal(-32000, f"Bad Request: {said_of_it}")))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await tool(servers, "look").run({}, WHO) == "seen"
+        assert await tool(servers, "stamp").run({}, WHO) == "seen"
+    assert peer.asked == ("look", "look", "stamp", "stamp")
+
+
+OWN_ERRORS = [(-32000, "The store is closed"), (-32000, "Unexpected content type: a poem"), (-32603, "server answered")]
+
+
+@pytest.mark.parametrize(("code", "message"), OWN_ERRORS)
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_error_is_the_servers_own_also_if_the_sdk_uses_its_code_or_words_for_another(
+    code: int, message: str, status: int, tmp_path: Path
+) -> None:
+    peer = sick(lambda body: refusal(code, message, status, body["id"]))
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         stamped = await run_tool(tool(servers, "stamp"), {}, WHO, settings=SETTINGS)
-    told = "The MCP server peer refused: No valid session ID provided"
-    assert (stamped.status, stamped.error, peer.asked) == ("failed", told, ("stamp",))
+    assert (stamped.status, peer.asked) == ("failed", ("stamp",))
+    assert "refused" in str(stamped.error)
+
+
+async def test_a_call_that_did_not_run_is_not_sent_afterwards() -> None:
+    delivery, peer = CallDelivery(), sick()
+    told = as_tool_error("peer", MCPError(CONNECTION_CLOSED, "Connection closed"), delivery)
+    assert "the call did not run" in str(told)
+    async with listening(peer) as port, httpx2.AsyncClient() as client:
+        with pytest.raises(McpServerGone):
+            await client.post(f"http://127.0.0.1:{port}/mcp", json=STAMP, extensions={"trace": delivery.trace})
+    assert peer.asked == ()
 
 
 async def test_a_call_that_was_never_sent_did_not_run(tmp_path: Path) -> None:

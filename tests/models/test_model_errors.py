@@ -136,15 +136,16 @@ async def test_an_error_in_an_answer_is_what_its_code_says(
     assert f"HTTP {status}." in (await failure(model)).detail
 
 
+@pytest.mark.parametrize(("number", "status", "again"), [(1008, 402, False), (1039, 429, True)])
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 async def test_an_error_beside_an_answer_is_what_its_number_says(
-    model: ChatModel, provider: Provider, *, as_stream: bool
+    model: ChatModel, provider: Provider, number: int, status: int, *, again: bool, as_stream: bool
 ) -> None:
-    told = {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}, "choices": None}
+    told = {"base_resp": {"status_code": number, "status_msg": "No."}, "choices": None}
     fine = {**orjson.loads(says("42").body), "base_resp": {"status_code": 0, "status_msg": ""}}
     provider.will(sse(told) if as_stream else raw(told), raw(fine))
     error = await failure(model, as_stream=as_stream)
-    assert (error.retryable, "HTTP 402." in error.detail, "insufficient balance" in error.detail) == (False, True, True)
+    assert (error.retryable, f"HTTP {status}." in error.detail, "It said: No." in error.detail) == (again, True, True)
     assert (await model.reply(ASKED)).text == "42"
 
 

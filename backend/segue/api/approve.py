@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from html import escape
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
@@ -91,7 +92,8 @@ async def _decide(
         decided = await services.turns.decide_approval(by, link.plan_id, button, origin=origin)
     except AppError as error:
         if (over := _OVER.get(error.code)) is None:
-            return page("en", f"Nothing was done: {error.detail}", status=error.status)
+            is_outage = error.status >= HTTPStatus.INTERNAL_SERVER_ERROR  # which may have come behind the decision
+            return page("en", error.detail if is_outage else f"Nothing was done: {error.detail}", status=error.status)
         return page(language, translate(over, language), status=410)
     if button.decision == "reject":
         return page(language, translate("cancelled", language))

@@ -121,9 +121,8 @@ async def list_memories(
 @memories_router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
     """Notes a fact. One that is known already is given as it is."""
-    fact = await services.database.write(
-        fact_store.add_fact, caller, NewFact(body.content, body.kind), now=services.clock()
-    )
+    new, now = NewFact(body.content, body.kind), services.clock()
+    fact = await services.database.write(fact_store.add_fact, caller, new, now=now)
     services.long_term.noted(caller, fact)
     return fact
 
@@ -141,9 +140,7 @@ async def change_memory(
     memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
 ) -> Memory | UnreadableMemory:
     """Changes a fact."""
-    return await services.database.write(
-        fact_store.change_fact, caller, memory_id, content=body.content, kind=body.kind
-    )
+    return await services.database.write(fact_store.change_fact, caller, memory_id, **body.model_dump())
 
 
 @memories_router.delete("/{memory_id}", status_code=204)

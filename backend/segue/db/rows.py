@@ -45,14 +45,14 @@ def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value:
     newer release added, and raises pydantic's ValidationError for everything else. `check` raises ValueError for what
     is of that kind and still cannot be.
     """
-    checked: Any = Annotated[kind, AfterValidator(_writable), AfterValidator(check)]
-    validate: Callable[[Any], Parsed] = _adapter(checked).validate_python
+    stored: Any = kind  # mypy takes the hash of a kind for that of its values
+    validate: Callable[[Any], Parsed] = _adapter(stored, check).validate_python
     return validate
 
 
-@cache  # of as many kinds as are stored: making one takes a millisecond
-def _adapter(checked: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(checked)
+@cache  # of as many kinds as are stored: making one takes a millisecond, and each row asks for its own
+def _adapter(kind: Any, check: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[kind, AfterValidator(_writable), AfterValidator(check)])
 
 
 def readable(read: Callable[[Any], Parsed], value: Any, table: str, row_id: str) -> Parsed | None:

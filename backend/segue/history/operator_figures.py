@@ -1,5 +1,5 @@
 """Figures of the last hour or day, of all users. Only reads, in bounded work: at most COUNTED sessions and turns of a
-user are counted, since an exact count would read all. A turn counts when its message was accepted; a copied one never.
+user are counted, since an exact count would read all. A turn counts as of when its message was accepted, a copy never.
 """
 
 import asyncio

@@ -2,6 +2,7 @@
 words are ours, because a server's could carry a secret. A call that no transport has noted as sent has not run.
 """
 
+import re
 import signal
 import socket
 import ssl
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import httpx2
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolLost, ToolRetry
@@ -28,14 +29,11 @@ WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
 MAX_ERROR_CHARS: Final = 4000
 # What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
 _REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
-# What it says itself of an answer that did not come, under a code that servers use too, and of one that it cannot read.
+# What the SDK itself says of an answer that did not come, or that it cannot read, under codes that servers use too.
 _DID_NOT_COME: Final = ("Connection closed", "SSE stream ")
-_NOT_READ: Final = (
-    "Failed to parse JSON response",
-    "Failed to parse SSE message",
-    "Unexpected content",
-    "server answered",
-)
+_NOT_READ: Final = ("Failed to parse ", "Unexpected content type: ", "server answered ")
+# What servers made with the SDKs say, with HTTP 400, if they have been started again since the session began.
+_FORGOTTEN = re.compile(r"Bad Request: .*(session.id|not initialized)", re.IGNORECASE)
 
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
@@ -149,14 +147,20 @@ _REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
 
 @dataclass(slots=True)
 class CallDelivery:
-    """`sent` as soon as a byte may have left; `status` is that of the HTTP answer, 0 before and for a pipe."""
+    """`sent` as soon as a byte may have left; `status` is that of the HTTP answer, 0 before and for a pipe. A call that
+    `may_run_again` must not be sent any more: its request may still be connecting while the connection ends.
+    """
 
     sent: bool = False
     status: int = 0
+    may_run_again: bool = False
 
     async def trace(self, event: str, _: dict[str, Any]) -> None:
-        """Takes what the HTTP client tells of a request."""
-        self.sent = self.sent or event.endswith(".send_request_headers.started")
+        """Takes what the HTTP client tells of a request. Raises McpServerGone instead of sending it too late."""
+        if event.endswith(".send_request_headers.started"):
+            if self.may_run_again:
+                raise McpServerGone("it was connected too late for a call")
+            self.sent = True
 
 
 current_delivery: Final[ContextVar[CallDelivery | None]] = ContextVar("current_delivery", default=None)
@@ -175,10 +179,11 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
     match error:
         case MCPError(code=code) if code == INVALID_PARAMS:
             return ToolRetry(message[:MAX_ERROR_CHARS])
-        case MCPError() if status == _NO_SESSION:
+        case MCPError() if status == _NO_SESSION or (status == _REFUSED and _FORGOTTEN.match(message)):
             return NotSent(f"The MCP server {server} answered HTTP {status}: the call did not run.")
         case MCPError(code=code) if code == CONNECTION_CLOSED and message.startswith(_DID_NOT_COME):
             if not delivery.sent:
+                delivery.may_run_again = True
                 return NotSent(f"The MCP server {server} could not be reached: the call did not run.")
             return Lost(f"The connection to the MCP server {server} was lost before it answered: {unknown}.")
         case MCPError(code=code) if code == INTERNAL_ERROR and status >= _SERVER_ERROR:
@@ -187,10 +192,10 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
             return ToolFailed(f"The MCP server {server} refused with HTTP {status}: the call did not run.")
         case MCPError(code=code) if code == INVALID_REQUEST and message in _REFUSED_TO_SERVERS:
             return ToolRetry(f"The MCP server {server} wanted something for this call that it does not get: {message}.")
-        case _ if isinstance(error, RuntimeError | ValidationError) or message.startswith(_NOT_READ):
-            why = message.partition("\n")[0]
-            return ToolLost(f"The answer of the MCP server {server} cannot be read: {unknown}. {why}")
-        case MCPError():
+        case MCPError(code=code) if code not in (PARSE_ERROR, INVALID_REQUEST) or not message.startswith(_NOT_READ):
             return ToolFailed(f"The MCP server {server} refused: {message[:MAX_ERROR_CHARS]}")
+        case MCPError() | RuntimeError() | ValidationError():
+            why = message.partition("\n")[0][:MAX_ERROR_CHARS]
+            return ToolLost(f"The answer of the MCP server {server} cannot be read: {unknown}. {why}")
         case _:
             return ToolFailed(f"The MCP server {server} could not be asked ({type(error).__name__}).")

@@ -122,8 +122,8 @@ async def stdio_transport(
     server: str, config: McpServerConfig, budget: Budget, stderr: Stderr
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]]:
     """Runs the server's command while the context is held. It inherits PATH, HOME and a few more variables only. Raises
-    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines on end that are not MCP, sends a
-    message over 32 MiB or writes more than `budget` allows.
+    McpServerGone (in a group) if the command cannot be started, ends, prints 100 lines in a row that are not MCP, or
+    sends a message over 32 MiB or more than `budget` allows.
     """
     child = await _start(config)
     stderr.child_starts()

@@ -60,8 +60,8 @@ def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unchecked(tool: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tool with a mark for `value_of` in place of its output schema. The SDK would refuse by it what calls
-    give, after their effect, and in the event loop, with patterns that can be made to run for hours.
+    """Returns the tool with a mark for `value_of` in place of its output schema, by which the SDK would refuse results
+    after the effect, and in the event loop, with patterns that can be made to run for hours.
     """
     if not isinstance(schema := tool.get("outputSchema"), dict):
         return tool

@@ -65,9 +65,8 @@ class LongTermMemory:
             return known
         about = await self.recall(owner, message, now=now, limit=most)
         async with self._database.read_only() as connection:
-            vital, _ = await fact_store.find_facts(
-                connection, owner, fact_cues.FACT_WORDS.now.health, limit=most, now=now
-            )
+            health = fact_cues.FACT_WORDS.now.health
+            vital, _ = await fact_store.find_facts(connection, owner, health, limit=most, now=now)
             newest = await fact_store.list_facts(connection, owner, before=None, limit=most)
         fitting, left = [], self._budget
         for fact in dict.fromkeys([*vital, *about, *(fact for fact, _ in newest)]):
@@ -154,14 +153,13 @@ class LongTermMemory:
         """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE."""
         if self._embedder is None or not await self._vectors_work():
             return 0
-        lacking = await self._database.read(
-            fact_store.facts_without_embedding, self._embedder.model, limit=EMBEDDED_AT_ONCE
-        )
+        model = self._embedder.model
+        lacking = await self._database.read(fact_store.facts_without_embedding, model, limit=EMBEDDED_AT_ONCE)
         embeddings = await self.embed([content for _, content in lacking])
         if embeddings is None:
             return 0
         found = [(*fact, embedding) for fact, embedding in zip(lacking, embeddings, strict=True)]
-        await self._database.transact(fact_store.set_embeddings, self._embedder.model, found)
+        await self._database.transact(fact_store.set_embeddings, model, found)
         return len(found)
 
     async def _find(
@@ -176,9 +174,8 @@ class LongTermMemory:
             words = fact_cues.search_words(text)
             found, useful = await fact_store.find_facts(connection, owner, words, limit=limit, now=now)
             if embeddings is not None and self._embedder is not None:
-                near = await fact_store.nearest_facts(
-                    connection, owner, self._embedder.model, embeddings[0], limit=nearest
-                )
+                model = self._embedder.model
+                near = await fact_store.nearest_facts(connection, owner, model, embeddings[0], limit=nearest)
         about = fused(found, [fact for fact, _ in near])
         return about, [fact for fact in useful if fact not in about]
 

@@ -322,7 +322,7 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
 
 
 def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
-    """Returns a page, of one message more if there is more, without a turn that begins before: perhaps none."""
+    """Returns the newest messages, of one more than fit, without a turn that begins before them: perhaps none."""
     said = [each for each in newest if each.role != "user"]
     cut_off = [each.seq for each in said if each.turn_id == said[-1].turn_id] if len(newest) > limit else []
     if not cut_off or any(each.role == "user" and each.turn_id == said[-1].turn_id for each in newest):

@@ -44,9 +44,9 @@ _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _AGENT: Final = f"segue/{__version__}"
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": _AGENT}
-_DATA: Final = (b"data:", b"{")  # the second is an error by itself, of an endpoint that calls it a stream
+_DATA: Final = (b"data:", b"{")  # the second is a plain error, which some endpoints call a stream
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_CUT: Final = (httpx2.NetworkError, httpx2.ProtocolError)  # who reads the events knows whether they were all
+_CUT: Final = (httpx2.NetworkError, httpx2.ProtocolError)  # the reader of the events knows if they were all
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
 
 
