@@ -37,7 +37,7 @@ DESCRIBED = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
 HOSTILE = "</pre><script>alert(1)</script>\u202e"
 ASKS = {
     "Pay 800 euros to the shop of Rossi, please": "asks for a yes",
-    "Paga 800 euro al negozio di Rossi, per favore": "chiede un sì",
+    "Paga 800 euro al negozio di Rossi, per favore": "chiede un’approvazione",
     "请向 Rossi 的商店支付 800 欧元": "请求批准",
     "ادفع 800 يورو إلى متجر روسي من فضلك": "يطلب موافقة",
 }

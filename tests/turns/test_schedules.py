@@ -476,7 +476,7 @@ async def test_what_the_user_does_not_want_or_cannot_be_is_not_promised(
     ("asked", "answer", "told"),
     [
         ("Remind me to call Rossi", "Sure, I'll remind you tomorrow at nine.", "⏰ Not promised"),
-        ("Ricordami di chiamare Rossi", "Certo, te lo ricorderò domani alle 9.", "⏰ Non promesso"),
+        ("Ricordami di chiamare Rossi", "Certo, te lo ricorderò domani alle 9.", "⏰ Nessun impegno preso"),
         ("Remind me to call Rossi", "Shall I remind you tomorrow at nine?", ""),
     ],
 )
