@@ -243,8 +243,8 @@ def main() -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Returns an error and the last line of what it says, without folders of this machine: the results are kept."""
-    said = str(error).strip().splitlines()[-1:] or [""]
+    """Returns an error and the last line of what it says, without colours and folders of this machine: it is kept."""
+    said = re.sub(r"\x1b\[[\d;]*m", "", str(error)).strip().splitlines()[-1:] or [""]
     return re.sub(r"/\S+/", "…/", f"{type(error).__name__}: {said[0].strip()}")
 
 
