@@ -160,6 +160,7 @@ async def test_an_unexpected_error_carries_the_request_id_and_the_release_too(cl
     assert_problem(response, 500, "internal_error")
     assert response.headers.get_list("x-request-id") == ["lost"]
     assert response.headers.get_list("x-segue-version") == [__version__]
+    assert (response.headers["cache-control"], response.headers["x-content-type-options"]) == ("no-store", "nosniff")
 
 
 async def test_a_request_id_that_is_not_a_plain_word_is_replaced(client: Client) -> None:

@@ -25,7 +25,7 @@ from segue import __version__
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
-from segue.api.problems import MAX_SHOWN_CHARS, REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem
+from segue.api.problems import MAX_SHOWN_CHARS, PRIVATE, REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.ids import is_id
@@ -71,8 +71,8 @@ class RequestContext:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers.update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__})
-                headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"})
-                headers.setdefault("Cache-Control", "no-store")  # no cache knows that X-API-Key is a credential
+                for name, value in PRIVATE.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         # A server hands what the lifespan yields to the outermost application only, which may not be ours.

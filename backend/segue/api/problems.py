@@ -40,6 +40,8 @@ RETRIED: Final = frozenset({408, 409, 429})  # by OpenAI's libraries, twice, as 
 LONGEST_WAIT_S: Final = 60
 REQUEST_ID_HEADER = "X-Request-Id"
 VERSION_HEADER = "X-Segue-Version"
+# Of every answer that has none of its own: no cache knows that X-API-Key is a credential.
+PRIVATE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 PROBLEM_TYPE = "application/problem+json"
 MAX_SHOWN_CHARS = 200
 MAX_SHOWN_FAULTS = 20
@@ -204,7 +206,8 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
     problem = _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
-    # Starlette answers outside of all middleware: a page of another origin could not read it.
+    # Starlette answers outside of all middleware: a page of another origin could not read it, and a cache kept it.
+    problem.headers.update(PRIVATE)
     cors = next((each.kwargs for each in request.app.user_middleware if each.cls is CORSMiddleware), None)
     return problem if cors is None else cast("Response", CORSMiddleware(problem, **cors))
 
