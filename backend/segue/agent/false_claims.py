@@ -26,7 +26,7 @@ from segue.tools.results import calls_that_ran
 
 LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
 LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
-LONGEST_HEADLINE: Final = 4  # words of a claim that names nobody: `Email sent`, `Payment of $184 completed`
+LONGEST_HEADLINE: Final = 4  # words of a claim without a subject: `Email sent`, `Payment of $184 completed`
 _HEADLINES: Final = (["did"], ["soft"])
 _LABELLED: Final = re.compile(r"[:：|]\W*\w+(?:\s\w+)?\W*$")  # `Invoice status: paid`, a row of a table
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool

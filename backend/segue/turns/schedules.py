@@ -285,7 +285,7 @@ async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: st
     once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
     note = f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
     request = unattended(row, turn_id, once, note)
-    zone = "" if row.time_zone == "UTC" else row.time_zone  # UTC is what it has if nobody has said one
+    zone = "" if row.time_zone == "UTC" else row.time_zone  # UTC also stands for an unknown zone
     return await begin_unattended(connection, row, request, time_zone=zone, now=now)
 
 
