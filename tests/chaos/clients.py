@@ -191,7 +191,11 @@ class Historian:
                     response = await http.request(
                         method, f"/sessions/{board.session}{path}", headers=headers, json=body
                     )
-                told = response.json()
+                try:
+                    told = response.json()
+                except ValueError:
+                    self._site.ledger.wrong(f"no JSON: {op}, {response.status_code}, {dict(response.headers)}")
+                    continue
                 code = told.get("code")
                 if code is None or code in (*REFUSED, *ENDS):
                     op.returned, op.heard = self._now, told

@@ -25,7 +25,15 @@ from segue import __version__
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
-from segue.api.problems import MAX_SHOWN_CHARS, PRIVATE, REQUEST_ID_HEADER, VERSION_HEADER, app_problem, http_problem
+from segue.api.problems import (
+    MAX_SHOWN_CHARS,
+    PRIVATE,
+    REQUEST_ID_HEADER,
+    VERSION_HEADER,
+    app_problem,
+    cut_off,
+    http_problem,
+)
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.ids import is_id
@@ -62,13 +70,12 @@ class RequestContext:
         route_path = scope["route_path"] = scope["path"].removeprefix(scope.get("root_path", ""))
         is_secret = route_path.startswith(APPROVE_PATH)
         path = scope["logged_path"] = f"{APPROVE_PATH}…" if is_secret else scope["path"][:MAX_SHOWN_CHARS]
-        started = time.monotonic()
-        status = 500
+        started, status, has_begun = time.monotonic(), 500, False
 
         async def send_marked(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers.update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__})
                 for name, value in PRIVATE.items():
@@ -87,6 +94,10 @@ class RequestContext:
             with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
                 try:
                     await self._app(scope, receive, send_marked)
+                except asyncio.CancelledError:  # the grace of the process is over, and uvicorn's answer is no problem
+                    if has_begun:
+                        raise
+                    await cut_off(Request(scope))(scope, receive, send_marked)
                 finally:
                     seconds = time.monotonic() - started
                     log.info("request", method=method, path=path, status=status, duration_ms=round(seconds * 1000, 1))

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from segue import __version__
+from segue.domain import turn_errors
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
@@ -210,6 +211,13 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     problem.headers.update(PRIVATE)
     cors = next((each.kwargs for each in request.app.user_middleware if each.cls is CORSMiddleware), None)
     return problem if cors is None else cast("Response", CORSMiddleware(problem, **cors))
+
+
+def cut_off(request: Request) -> Response:
+    """Returns what a request gets that the end of its process cuts off."""
+    told = turn_errors.of("turn_interrupted")
+    told.detail = "This process is stopping. Repeat the request, with the same Idempotency-Key if it had one."
+    return _problem(request, told)
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:
