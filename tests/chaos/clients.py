@@ -194,8 +194,7 @@ class Historian:
                 try:
                     told = response.json()
                 except ValueError:
-                    self._site.ledger.wrong(f"no JSON: {op}, {response.status_code}, {dict(response.headers)}")
-                    continue
+                    told = {"code": "no JSON", "status": response.status_code, "text": response.text}
                 code = told.get("code")
                 if code is None or code in (*REFUSED, *ENDS):
                     op.returned, op.heard = self._now, told
