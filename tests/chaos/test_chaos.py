@@ -30,7 +30,7 @@ async def test_a_doubled_effect_and_a_lost_message_are_told_and_nothing_is_wrong
         assert await site.ledger.check(stores.database) == []
         effect = next(effect for effect in site.ledger.effects if effect.startswith(ONCE))
         site.ledger.effects[effect] += 1
-        kept = next(turn for turn in site.ledger.turns if turn.session not in site.ledger.deleted)
+        kept = next(turn for turn in site.ledger.turns if turn.turn_id and turn.session not in site.ledger.deleted)
         await stores.database.execute("DELETE FROM messages WHERE turn_id = $1 AND role = 'user'", kept.turn_id)
         [doubled, lost] = await site.ledger.check(stores.database)
     assert doubled == f"effect doubled: {effect}, 2 times"
