@@ -1,6 +1,7 @@
 """Clients that send slowly, endlessly or not at all, over raw sockets, while the others are served."""
 
 import asyncio
+import json
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -34,6 +35,7 @@ class Raw:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.headers: dict[str, str] = {}
         self.body = b""
 
     async def send(self, data: bytes) -> None:
@@ -41,12 +43,23 @@ class Raw:
         await self.writer.drain()
 
     async def status(self) -> str:
-        """The status line of the next answer; its `body` is read too."""
+        """The status line of the next answer; its `headers` and `body` are read too."""
         async with asyncio.timeout(PATIENCE_S):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
-            lengths = (line.split(":")[1] for line in head.splitlines() if line.startswith("content-length"))
-            self.body = await self.reader.readexactly(int(next(lengths, 0)))
-        return head.partition("\r\n")[0].removeprefix("http/1.1 ")
+            first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()
+            self.headers = dict(line.split(": ", 1) for line in lines if line)
+            self.body = await self.reader.readexactly(int(self.headers.get("content-length", 0)))
+        return first.removeprefix("http/1.1 ")
+
+    async def problem(self) -> dict[str, Any]:
+        """The problem in the next answer, which is in the form of every other."""
+        await self.status()
+        problem: dict[str, Any] = json.loads(self.body)
+        assert self.headers["x-request-id"] == problem["request_id"]
+        assert self.headers["content-type"] == "application/problem+json"
+        assert self.headers["cache-control"] == "no-store"
+        assert problem["title"]
+        assert problem["detail"]
+        return problem
 
     async def until_closed(self) -> bytes:
         with suppress(ConnectionResetError):
@@ -131,6 +144,56 @@ async def test_a_request_that_does_not_arrive_in_time_is_ended_and_nobody_else_n
             assert ends == dict.fromkeys(ends, "408 request timeout")
             assert [await raw.until_closed() for raw in slow.values()] == [b""] * len(slow)
     assert [entry for entry in logs if entry["log_level"] in ("error", "critical")] == []
+
+
+async def test_what_is_refused_before_a_route_sees_it_is_a_problem_that_the_log_has_by_its_id(
+    settings: Settings,
+) -> None:
+    known = b"X-Request-Id: mine\r\nContent-Length: 10\r\n\r\n{"
+    with capture_logs() as logs:
+        async with listening(settings, most=3) as connect:
+            slow, known_by_its_id = await connect(GET[:20]), await connect(HEAD + known)
+            to_openai = await connect(HEAD.replace(b"/sessions", b"/v1/responses") + known)
+            turned_away = await connect()
+            problems = [await each.problem() for each in (turned_away, slow, known_by_its_id)]
+            await to_openai.status()
+            problems += [await (await connect(sent)).problem() for sent in (b"BREW coffee\r\n\r\n", WHOLE["a header"])]
+    assert [(each["status"], each["code"]) for each in problems] == [
+        (503, "service_unavailable"),
+        *[(408, "request_timeout")] * 2,
+        (400, "invalid_request"),
+        (431, "request_header_fields_too_large"),
+    ]
+    assert turned_away.headers["retry-after"] == str(problems[0]["retry_after_s"])
+    assert (problems[2]["request_id"], json.loads(to_openai.body)["error"]["code"]) == ("mine", "request_timeout")
+    refused = {(entry["request_id"], entry["status"]) for entry in logs if entry["event"] == "request_refused"}
+    assert refused == {(each["request_id"], each["status"]) for each in problems}
+
+
+async def test_a_request_that_cannot_be_read_is_not_answered_within_the_answer_to_another(
+    settings: Settings, provider: Provider
+) -> None:
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def slowly(_: Any) -> Any:
+        asked.set()
+        await told.wait()
+        return says("at last")
+
+    async with listening(settings, read_timeout_s=PATIENCE_S) as connect:
+        client = await connect(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        await client.status()
+        session = json.loads(client.body)["id"].encode()
+        provider.will(slowly)
+        body = b'{"message": "hi", "stream": true}'
+        chat = HEAD.replace(b"/sessions", b"/sessions/%s/chat" % session)
+        await client.send(chat + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        await asked.wait()
+        await client.send(b"BREW coffee\r\n\r\n")
+        heard = await client.until_closed()
+        told.set()
+    assert heard.startswith(b"HTTP/1.1 200")
+    assert b"400" not in heard
 
 
 async def test_a_wish_for_another_protocol_is_answered_in_this_one(settings: Settings) -> None:
@@ -236,7 +299,7 @@ async def test_requests_that_follow_one_another_unasked_are_answered_in_order_up
 async def test_a_body_that_would_be_lost_to_another_protocol_is_refused(settings: Settings) -> None:
     async with listening(settings) as connect:
         client = await connect(HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}")
-        assert await client.status() == "400 send a body without upgrade"
+        assert "Upgrade" in (await client.problem())["detail"]
 
 
 async def test_a_body_without_a_length_is_read_up_to_the_limit_and_answered_before_it_ends(settings: Settings) -> None:

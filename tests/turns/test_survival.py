@@ -275,13 +275,15 @@ async def test_a_request_that_the_end_of_its_process_cuts_off_gets_a_problem_tha
     scripted: dict[str, str],
 ) -> None:
     """Its body never comes whole, so nothing but the end of the process ends it."""
-    async with serving({**scripted, "SHUTDOWN_GRACE_S": "1"}) as (process, client):
+    page = "https://chat.example"
+    async with serving({**scripted, "SHUTDOWN_GRACE_S": "1", "CORS_ORIGINS": page}) as (process, client):
         url = client.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
         request = (
             b"POST /sessions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n"
         )
-        writer.write(request + b"x-request-id: cut-off\r\nexpect: 100-continue\r\n\r\n{")
+        writer.write(request + b"x-request-id: cut-off\r\norigin: %b\r\n" % page.encode())
+        writer.write(b"expect: 100-continue\r\n\r\n{")
         async with asyncio.timeout(PATIENCE_S):
             assert b"100" in await reader.readline()  # the application waits for the body
             assert await asyncio.to_thread(process.stop) == 0
@@ -289,7 +291,8 @@ async def test_a_request_that_the_end_of_its_process_cuts_off_gets_a_problem_tha
         writer.close()
     head, _, body = answer.strip().partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 503")
-    assert {"x-request-id: cut-off", "retry-after: 2", "cache-control: no-store"} <= set(head.split("\r\n"))
+    headers = {"x-request-id: cut-off", "retry-after: 2", "cache-control: no-store"}
+    assert headers | {f"access-control-allow-origin: {page}"} <= set(head.split("\r\n"))
     assert json.loads(body)["code"] == "turn_interrupted"
 
 

@@ -7,11 +7,11 @@ changes. `BodyLimit` bounds the size of a body; an answer may take as long as it
 
 import asyncio
 import socket
-from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from segue.api.problems import refusal
 from segue.log import log
 
 MAX_HEAD_BYTES = 65_536
@@ -22,7 +22,11 @@ MAX_UNREAD_BYTES = 65_536  # of a body that goes on after its answer
 LINGER_S = 1.0  # for the client to read that answer: closing with bytes unread resets the connection
 SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event loop's: by default it grows to megabytes
 
+TURNED_AWAY_S = 2  # until a client that found no place asks again
+
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
+_LONG_HEAD = f"The target and headers of a request, and its trailers, have more than {MAX_HEAD_BYTES} bytes."
+_NO_PLACE = "This process has as many connections as it can. Try again soon."
 
 
 class _Refused(Exception):
@@ -55,7 +59,9 @@ class TimedConnection(HttpToolsProtocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
         if len(self.connections) > self._max_connections:
-            self._refuse(503)  # uvicorn's limit_concurrency counts idle connections only when another one asks
+            self._refuse(
+                503, _NO_PLACE, retry_after_s=TURNED_AWAY_S
+            )  # uvicorn's limit_concurrency counts idle connections only when another one asks
         else:
             self._start_timer(self._read_timeout_s)
 
@@ -74,7 +80,7 @@ class TimedConnection(HttpToolsProtocol):
             return
         self._other_bytes = max(self._other_bytes + len(data) - BYTES_PER_BODY_BYTE * self._body_bytes, 0)
         if self._other_bytes > MAX_HEAD_BYTES:
-            self._refuse(431)
+            self._refuse(431, _LONG_HEAD)
         elif not self._in_head and self.cycle.response_complete:
             self._unread_bytes += len(data)
             if self._unread_bytes > MAX_UNREAD_BYTES:
@@ -96,7 +102,7 @@ class TimedConnection(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431)
+            self._refuse(431, _LONG_HEAD)
             raise _Refused
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -106,7 +112,7 @@ class TimedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
-            self._refuse(400, "Send A Body Without Upgrade")  # the parser would lose the body
+            self._refuse(400, "Send a body without Upgrade.")  # the parser would lose it
             raise _Refused
         self._in_head = False
         super().on_headers_complete()
@@ -130,7 +136,7 @@ class TimedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():  # uvicorn also calls this after _Refused
-            super().send_400_response(msg)
+            self._refuse(400, f"{msg} Send HTTP/1.1.")
 
     @property
     def _is_responding(self) -> bool:
@@ -154,7 +160,7 @@ class TimedConnection(HttpToolsProtocol):
         elif not self._in_head and self.cycle.response_started:  # before its body had arrived
             self.transport.close()
         else:
-            self._refuse(408)
+            self._refuse(408, f"The request did not arrive whole within {self._read_timeout_s:g} seconds.")
 
     def _check_writing(self) -> None:
         """Compares what waits to be sent with the last time, if nothing was added since."""
@@ -167,10 +173,10 @@ class TimedConnection(HttpToolsProtocol):
         self._unsent_bytes = size if is_fixed else 0
         self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
 
-    def _refuse(self, status: int, phrase: str = "") -> None:
+    def _refuse(self, status: int, detail: str, *, retry_after_s: int | None = None) -> None:
         """Writes the response directly, for no request is complete; none if it would fall into another response."""
         is_within_another = self._in_head or self.pipeline or (self.cycle is not None and self.cycle.response_started)
         if not (self._is_responding and is_within_another):
-            line = f"HTTP/1.1 {status} {phrase or HTTPStatus(status).phrase}"
-            self.transport.write(f"{line}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode())
+            scope = {} if self._in_head else dict(self.scope)
+            self.transport.write(refusal(scope, status, detail, retry_after_s=retry_after_s))
         self.transport.close()

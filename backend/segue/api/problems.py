@@ -4,6 +4,7 @@ WHAT_TO_DO says what each code means to a client (problems.toml), and `codes_of`
 tests/api/test_openapi.py compares the codes with those that the package raises.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, cast
@@ -16,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Scope
 
 from segue import __version__
 from segue.domain import turn_errors
@@ -191,12 +193,31 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
-    phrase = HTTPStatus(error.status_code).phrase
-    code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))
-    detail = error.detail if error.detail != phrase else _DETAILS.get(error.status_code, phrase)
-    response = _problem(request, AppError(code, status=error.status_code, title=phrase, detail=detail))
+    detail = _DETAILS.get(error.status_code, "") if error.detail == _phrase(error.status_code) else error.detail
+    response = _problem(request, _of_status(error.status_code, detail))
     response.headers.update(error.headers or {})
     return response
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase
+
+
+def _of_status(status: int, detail: str, *, retry_after_s: int | None = None) -> AppError:
+    code = _CODES.get(status, _phrase(status).lower().replace(" ", "_"))
+    return AppError(code, status=status, title=_phrase(status), detail=detail, retry_after_s=retry_after_s)
+
+
+def refusal(scope: Scope, status: int, detail: str, *, retry_after_s: int | None = None) -> bytes:
+    """Returns the response to a request that the application does not see whole, as it is sent, and logs it. `scope` is
+    empty, or that of a request whose head has arrived.
+    """
+    scope = {"route_path": "", "request_id": secrets.token_hex(8), **scope, "type": "http"}
+    log.info("request_refused", request_id=scope["request_id"], status=status)
+    response = _problem(Request(scope), _of_status(status, detail, retry_after_s=retry_after_s))
+    response.headers.update({**PRIVATE, "Connection": "close"})
+    head = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
+    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, _phrase(status).encode(), head, bytes(response.body))
 
 
 async def _left(request: Request, _: Exception) -> Response:
@@ -207,17 +228,21 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
     detail = "Something went wrong on our side. The request id finds it in the log."
     problem = _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
-    # Starlette answers outside of all middleware: a page of another origin could not read it, and a cache kept it.
-    problem.headers.update(PRIVATE)
-    cors = next((each.kwargs for each in request.app.user_middleware if each.cls is CORSMiddleware), None)
-    return problem if cors is None else cast("Response", CORSMiddleware(problem, **cors))
+    return _beyond_middleware(request, problem)
 
 
 def cut_off(request: Request) -> Response:
     """Returns what a request gets that the end of its process cuts off."""
     told = turn_errors.of("turn_interrupted")
     told.detail = "This process is stopping. Repeat the request, with the same Idempotency-Key if it had one."
-    return _problem(request, told)
+    return _beyond_middleware(request, _problem(request, told))
+
+
+def _beyond_middleware(request: Request, problem: Response) -> Response:
+    """Returns it so that a page of another origin may read it, and no cache keeps it."""
+    problem.headers.update(PRIVATE)
+    cors = next((each.kwargs for each in request.app.user_middleware if each.cls is CORSMiddleware), None)
+    return problem if cors is None else cast("Response", CORSMiddleware(problem, **cors))
 
 
 def _fault(fault: dict[str, Any]) -> dict[str, Any]:
