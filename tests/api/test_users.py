@@ -216,3 +216,18 @@ async def test_a_user_whose_name_has_a_slash_is_limited_exported_and_erased_as_o
         assert "zitronenfalter" in (await eve.http.get(f"{path}/export")).text
         assert (await root.http.delete(f"{path}/limits")).json()["own"] == dict.fromkeys(LIMITS)
         assert (await root.http.delete(path, params={"confirm": name})).json()["rows"]["sessions"] == 1
+
+
+async def test_a_user_whose_name_ends_as_a_route_does_is_erased_and_no_route_takes_them_for_another(
+    root: Client, guarded: Settings, service: Client
+) -> None:
+    name = "ada/limits"
+    async with speaking(service, await new_key(guarded, name)) as robot:
+        await robot.new_session()
+        await put(root, "ada", turns_per_minute=3)
+        await put(root, name, turns_per_minute=4)
+        path = f"/ops/users/{quote(name, safe='')}"
+        assert (await root.http.delete(path)).status_code == 422  # it asks to be told the name once more
+        assert (await root.get(f"{path}/limits"))["own"]["turns_per_minute"] == 4
+        assert (await root.http.delete(path, params={"confirm": name})).json()["rows"]["sessions"] == 1
+    assert (await root.get("/ops/users/ada/limits"))["own"]["turns_per_minute"] == 3

@@ -172,7 +172,7 @@ async def follow_events(
 ) -> Response:
     """Follows what happens in all of the caller's sessions. A stream begins with `replay_gap`, unless it goes on
     after a position that is still known: read the lists then. It ends after a quarter of an hour, and instead of
-    the next event once the key or token was revoked, rotated or expired. Ask again with the last id; then a 401 says so.
+    the next event once the key or token was revoked or has expired. Ask again with the last id; then a 401 says so.
     """
     position = after if last_event_id is None else last_event_id
     return EventStream(framed(_while_let_in(request, services.feeds.follow(caller, after=position))))

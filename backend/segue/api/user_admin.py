@@ -4,12 +4,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
+from urllib.parse import unquote
 
 from fastapi import Depends, Path, Query
 from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
+from starlette.routing import Match
+from starlette.types import Scope
 
-from segue.api.deps import KeyId, Ops, Services, ServicesDep, require_content, router_of
+from segue.api.deps import KeyId, Ops, Services, ServicesDep, StrictJsonRoute, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
 from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
@@ -22,8 +25,22 @@ from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys,
 from segue.users.audit import record_act
 from segue.users.spending import NO_OWN, Limits, OwnLimits, load_limits, set_limits
 
+
+class _UserRoute(StrictJsonRoute):
+    """Takes a `%2F` for part of the name: `DELETE /ops/users/ada%2Flimits` erases `ada/limits`."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        sent = (scope.get("raw_path") or b"").decode("latin-1")
+        if "%2f" not in sent.lower():
+            return super().matches(scope)
+        match, child = super().matches({**scope, "path": sent})
+        if match is not Match.NONE:
+            child["path_params"] = {name: unquote(value) for name, value in child["path_params"].items()}
+        return match, child
+
+
 keys_router = router_of("ops", "/ops/keys")
-router = router_of("ops", "/ops/users")
+router = router_of("ops", "/ops/users", _UserRoute)
 
 EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
@@ -35,7 +52,11 @@ _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_a
 OfUser = Annotated[
     str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
 ]
-UserName = Annotated[str, Path(max_length=500, description="A user, known or not."), AfterValidator(known_owner)]
+UserName = Annotated[
+    str,
+    Path(max_length=500, description="A user, known or not. A `/` in the name is `%2F`."),
+    AfterValidator(known_owner),
+]
 
 
 @dataclass(frozen=True, slots=True)
