@@ -50,7 +50,7 @@ OPS = (health.router, health.metrics_router, ops.router, health.doctor_router, m
 KEYS = (user_admin.keys_router, user_admin.router)
 DOORS = (agui.router, vercel.router, openai_chat.router, openai_responses.router, langgraph.router)
 ROUTERS = (*SESSIONS, *EVENTS, *PLANS, *BY_THEMSELVES, *TOOLS, *USERS, *OPS, *KEYS, *DOORS)
-EXPOSED_HEADERS = ("X-Session-Id", "X-Turn-Id", "Retry-After", "Content-Location", "Location")
+EXPOSED_HEADERS = ("X-Session-Id", "X-Turn-Id", "Retry-After", "X-Should-Retry", "Content-Location", "Location")
 # Made once: `include_router` would make every route, and the models of what it takes and gives, again for each app.
 ROUTES = [route for router in ROUTERS for route in router.routes]
 
