@@ -196,10 +196,16 @@ async def test_a_request_that_cannot_be_read_is_not_answered_within_the_answer_t
     assert b"400" not in heard
 
 
-async def test_a_wish_for_another_protocol_is_answered_in_this_one(settings: Settings) -> None:
+async def test_a_wish_for_another_protocol_is_answered_in_this_one_with_its_body(settings: Settings) -> None:
+    """Java's client sends it with every request until it has an answer, and `curl --http2` too."""
+    wish = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
     async with listening(settings) as connect:
         client = await connect(GET[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert await client.status() == "200 ok"
+        for _ in range(2):
+            await client.send(HEAD + wish + b'Content-Length: 17\r\n\r\n{"title": "mine"}')
+            assert await client.status() == "201 created"
+            assert json.loads(client.body)["title"] == "mine"
 
 
 @pytest.mark.sweep
@@ -298,7 +304,9 @@ async def test_requests_that_follow_one_another_unasked_are_answered_in_order_up
 
 async def test_a_body_that_would_be_lost_to_another_protocol_is_refused(settings: Settings) -> None:
     async with listening(settings) as connect:
-        client = await connect(HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}")
+        client = await connect(
+            b"\r\n\r\n" + HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}"
+        )
         assert "Upgrade" in (await client.problem())["detail"]
 
 

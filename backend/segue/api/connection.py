@@ -6,6 +6,7 @@ changes. `BodyLimit` bounds the size of a body; an answer may take as long as it
 """
 
 import asyncio
+import re
 import socket
 from typing import Any
 
@@ -24,6 +25,7 @@ SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event l
 
 TURNED_AWAY_S = 2  # until a client that found no place asks again
 
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _LONG_HEAD = f"The target and headers of a request, and its trailers, have more than {MAX_HEAD_BYTES} bytes."
 _NO_PLACE = "This process has as many connections as it can. Try again soon."
@@ -75,6 +77,9 @@ class TimedConnection(HttpToolsProtocol):
         if self._timer is None:
             self._start_timer(self._read_timeout_s)
         self._body_bytes = 0
+        if self._in_head and not self._other_bytes:  # a client may ask for HTTP/2: the parser would lose its body
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
         super().data_received(data)
         if self._timer is None or self.transport.is_closing():
             return
@@ -112,7 +117,7 @@ class TimedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
-            self._refuse(400, "Send a body without Upgrade.")  # the parser would lose it
+            self._refuse(400, "Send a body without Upgrade.")  # its head came in parts
             raise _Refused
         self._in_head = False
         super().on_headers_complete()
