@@ -28,6 +28,7 @@ TURNED_AWAY_S = 2  # until a client that found no place asks again
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _LONG_HEAD = f"The target and headers of a request, and its trailers, have more than {MAX_HEAD_BYTES} bytes."
+_UNREADABLE = "This cannot be read as HTTP/1.1. In a path or query, percent-encode what is not ASCII."
 _NO_PLACE = "This process has as many connections as it can. Try again soon."
 
 
@@ -77,7 +78,7 @@ class TimedConnection(HttpToolsProtocol):
         if self._timer is None:
             self._start_timer(self._read_timeout_s)
         self._body_bytes = 0
-        if self._in_head and not self._other_bytes:  # a client may ask for HTTP/2: the parser would lose its body
+        if self._is_between_requests:  # a client may ask for HTTP/2: the parser would lose its body
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
         super().data_received(data)
@@ -139,9 +140,13 @@ class TimedConnection(HttpToolsProtocol):
         super().resume_writing()
         self._unsent_bytes = 0
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, _msg: str) -> None:
         if not self.transport.is_closing():  # uvicorn also calls this after _Refused
-            self._refuse(400, f"{msg} Send HTTP/1.1.")
+            self._refuse(400, _UNREADABLE)
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return self._in_head and not self._other_bytes
 
     @property
     def _is_responding(self) -> bool:
@@ -162,8 +167,8 @@ class TimedConnection(HttpToolsProtocol):
             return
         if self._is_responding and (self._in_head or self.pipeline):
             self._start_timer(self._read_timeout_s)  # it belongs to the next request; an earlier one is being answered
-        elif not self._in_head and self.cycle.response_started:  # before its body had arrived
-            self.transport.close()
+        elif self._is_between_requests or (not self._in_head and self.cycle.response_started):
+            self.transport.close()  # nothing was asked, as of one that a browser opens early; or it was answered unread
         else:
             self._refuse(408, f"The request did not arrive whole within {self._read_timeout_s:g} seconds.")
 
