@@ -133,7 +133,8 @@ class Gate:
             if (path := scope["route_path"]) not in self._open and not path.startswith(OPEN_FOLDER):
                 await _authenticate(request)
         except AppError as error:
-            await app_problem(request, error)(scope, receive, send)
+            problem = await app_problem(request, error)
+            await problem(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -136,14 +136,15 @@ PROBLEMS = problems()  # of a router: pages.py adds what its routes answer with
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(AppError, _app_error)
+    app.add_exception_handler(AppError, app_problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, http_problem)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)
 
 
-def app_problem(request: Request, error: AppError) -> Response:
+async def app_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AppError)  # noqa: S101 (what this handler is registered for)
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", code=error.code, status=error.status)
     return _problem(request, error, **({"errors": error.errors} if error.errors else {}))
@@ -173,11 +174,6 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
     return Response(orjson.dumps(body), error.status, headers, media_type=PROBLEM_TYPE)
 
 
-async def _app_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AppError)  # noqa: S101 (what this handler is registered for)
-    return app_problem(request, error)
-
-
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101 (the same)
     errors = [_fault(fault) for fault in error.errors()[:MAX_SHOWN_FAULTS]]
@@ -193,19 +189,18 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
-    detail = _DETAILS.get(error.status_code, "") if error.detail == _phrase(error.status_code) else error.detail
-    response = _problem(request, _of_status(error.status_code, detail))
+    told = _of_status(error.status_code, error.detail)
+    if told.detail == told.title:  # Starlette's own
+        told.detail = _DETAILS.get(told.status, told.title)
+    response = _problem(request, told)
     response.headers.update(error.headers or {})
     return response
 
 
-def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase
-
-
 def _of_status(status: int, detail: str, *, retry_after_s: int | None = None) -> AppError:
-    code = _CODES.get(status, _phrase(status).lower().replace(" ", "_"))
-    return AppError(code, status=status, title=_phrase(status), detail=detail, retry_after_s=retry_after_s)
+    phrase = HTTPStatus(status).phrase
+    code = _CODES.get(status, phrase.lower().replace(" ", "_"))
+    return AppError(code, status=status, title=phrase, detail=detail, retry_after_s=retry_after_s)
 
 
 def refusal(scope: Scope, status: int, detail: str, *, retry_after_s: int | None = None) -> bytes:
@@ -214,10 +209,11 @@ def refusal(scope: Scope, status: int, detail: str, *, retry_after_s: int | None
     """
     scope = {"route_path": "", "request_id": secrets.token_hex(8), **scope, "type": "http"}
     log.info("request_refused", request_id=scope["request_id"], status=status)
-    response = _problem(Request(scope), _of_status(status, detail, retry_after_s=retry_after_s))
+    error = _of_status(status, detail, retry_after_s=retry_after_s)
+    response = _problem(Request(scope), error)
     response.headers.update({**PRIVATE, "Connection": "close"})
     head = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
-    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, _phrase(status).encode(), head, bytes(response.body))
+    return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, error.title.encode(), head, bytes(response.body))
 
 
 async def _left(request: Request, _: Exception) -> Response:
