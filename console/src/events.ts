@@ -114,19 +114,53 @@ export function onFeed(reader: (event: FeedEvent) => void): () => void {
   return () => readers.delete(reader);
 }
 
-/** Follows the feed for as long as the page is open. */
-export async function followFeed(): Promise<never> {
+/**
+ * Follows the feed of this user, until what it returns is called. A browser opens six connections to a service, and a
+ * stream takes one of them for as long as it lasts: a tab in the background follows it only until another tab is looked
+ * at, and hears from that one what happens.
+ */
+export function followFeed(user: string): () => void {
+  const tabs = new BroadcastChannel(`segue.feed.${user}`);
   let last = "";
-  for (let failures = 0; ; failures += 1) {
-    try {
-      for await (const { id, event } of frames<FeedEvent>("GET", "/events", { headers: last ? { "Last-Event-ID": last } : {} })) {
-        last = id;
-        failures = 0;
-        for (const reader of [...readers]) reader(event);
+  let following: AbortController | null = null;
+  const tell = ({ id, event }: Frame<FeedEvent>): void => {
+    last = id;
+    for (const reader of [...readers]) reader(event);
+  };
+  const follow = async (signal: AbortSignal): Promise<void> => {
+    for (let failures = 0; !signal.aborted; failures += 1) {
+      try {
+        for await (const frame of frames<FeedEvent>("GET", "/events", { headers: last ? { "Last-Event-ID": last } : {}, signal })) {
+          failures = 0;
+          tell(frame);
+          tabs.postMessage(frame);
+        }
+      } catch {
+        if (!signal.aborted) await back();
       }
-    } catch {
-      await back();
+      await pause(Math.min(500 * 2 ** failures, 15_000));
     }
-    await pause(Math.min(500 * 2 ** failures, 15_000));
-  }
+  };
+  const take = (): void => {
+    tabs.postMessage(null);
+    if (following !== null) return;
+    following = new AbortController();
+    void follow(following.signal);
+  };
+  const leave = (): void => {
+    following?.abort();
+    following = null;
+  };
+  const onShown = (): void => void (document.hidden || take());
+  tabs.onmessage = ({ data }: MessageEvent<Frame<FeedEvent> | null>) => {
+    if (data === null) document.hidden && leave();
+    else if (following === null && Number(data.id) > Number(last)) tell(data); // two windows tell the same
+  };
+  addEventListener("visibilitychange", onShown);
+  take();
+  return () => {
+    removeEventListener("visibilitychange", onShown);
+    leave();
+    tabs.close();
+  };
 }

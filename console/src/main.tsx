@@ -1,9 +1,10 @@
+import { effect } from "@preact/signals";
 import { render } from "preact";
 import "./styles.css";
 import { App } from "./App";
 import { followFeed } from "./events";
 import { show } from "./i18n";
-import { readMe } from "./me";
+import { readMe, user } from "./me";
 import { sendUnsent } from "./pages/chat/outbox";
 import { followWaiting } from "./pages/inbox/waiting";
 import { followTitle } from "./title";
@@ -14,7 +15,7 @@ readMe();
 sendUnsent();
 followTitle();
 followWaiting();
-void followFeed();
+effect(() => (user.value === null ? undefined : followFeed(user.value)));
 void show().then(() => {
   const root = document.getElementById("root");
   root?.replaceChildren(); // the shell that stood there while this was loaded

@@ -316,3 +316,28 @@ async def test_an_image_in_a_result_is_shown_from_its_bytes(
         await image.wait_for()
         assert (await image.get_attribute("src") or "").startswith("blob:")
         await window.page.wait_for_function("() => document.querySelector('.part img').naturalWidth === 1")
+
+
+async def test_a_browser_with_many_tabs_opens_the_next_one_and_all_hear_what_happens(
+    browsing: Browsing, settings: Settings
+) -> None:
+    """A browser opens six connections to a host, which the streams of six tabs held."""
+    hide = "is => { Object.defineProperty(document, 'hidden', {value: is, configurable: true}) }"
+    async with console(browsing, settings) as first:
+        tabs = [first]
+        for _ in range(8):
+            await tabs[-1].page.evaluate(hide, arg=True)
+            tab = Window(await first.page.context.new_page(), first.url)
+            browsing.watch(tab.page, first.url)
+            await tab.page.goto(first.url)
+            await tab.sees("What shall we do?")
+            tabs.append(tab)
+        await first.page.request.post(f"{first.url}/sessions", data={"title": "Told to all"})
+        for tab in tabs:
+            await tab.sees("Told to all")
+        await tabs.pop().page.close()
+        await first.page.evaluate(hide, arg=False)
+        await first.page.evaluate("dispatchEvent(new Event('visibilitychange'))")
+        await first.page.request.post(f"{first.url}/sessions", data={"title": "Told by the first"})
+        for tab in tabs:
+            await tab.sees("Told by the first")
