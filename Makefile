@@ -157,7 +157,7 @@ soak: install  ## one instance under load for an hour, whose memory, keys and co
 PROOFS := proof-agentdojo proof-mcp proof-agui proof-openai proof-order
 .PHONY: proof proof-data $(PROOFS)
 
-proof: $(PROOFS) $(if $(DATA),proof-data)  ## run all of docs/proof.md, in an hour: make proof [DATA=folder with the public data sets]
+proof: $(PROOFS) mcp-servers $(if $(DATA),proof-data)  ## run all of docs/proof.md, in an hour: make proof [DATA=folder with the public data sets]
 
 proof-data: install
 	$(MAKE) bfcl DATA=$(DATA)/bfcl_multi_turn_base.jsonl
