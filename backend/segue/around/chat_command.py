@@ -22,16 +22,7 @@ import typer
 
 from segue.around.chat_screen import Screen, TurnView
 from segue.around.service_client import Api, OwnService, Refused, TurnStream, waiting_step, waiting_steps
-from segue.around.terminal import (
-    ServiceKey,
-    ServiceUrl,
-    check_url,
-    local_time,
-    local_url,
-    one_line,
-    refusal,
-    settings_with,
-)
+from segue.around.terminal import ServiceKey, check_url, local_time, local_url, one_line, refusal, settings_with
 from segue.language.shown_call import CallView
 
 ENDED_BY = 128
@@ -55,7 +46,9 @@ ReadLine = Callable[[str], "str | None"]  # shows a prompt and returns a line, N
 
 def chat(
     *,
-    url: ServiceUrl = None,
+    url: Annotated[
+        str | None, typer.Option(envvar="SEGUE_URL", help="A service; else HOST and PORT, or its own.")
+    ] = None,
     api_key: ServiceKey = None,
     session: Annotated[str | None, typer.Option(help="The session to go on with, instead of the last one.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new session.")] = False,
