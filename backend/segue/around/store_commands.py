@@ -295,7 +295,7 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
 @keys.command("revoke")
 @with_stores
 async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
-    """Revoke a key, for every process within a few seconds."""
+    """Revoke a key, for every process within a second."""
     async with stores.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)
         await record_act(connection, CLI, "revoke_key", details={"key_id": key_id, "user": revoked.owner})
