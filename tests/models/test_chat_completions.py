@@ -273,6 +273,29 @@ ANSWERS = {
         ),
         calls=(("search", {"q": 1}), ("find", {"q": 2})),
     ),
+    "two calls by their ids, without an index": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}'), call("find", '{"q": 2}', id="c2")]},
+        (
+            {"tool_calls": [call("search", "", id="c1")]},
+            {"tool_calls": [call("find", "", id="c2")]},
+            {"tool_calls": [{"id": "c1", "function": {"arguments": '{"q": 1}'}}]},
+            {"tool_calls": [{"id": "c2", "function": {"arguments": '{"q": 2}'}}]},
+        ),
+        calls=(("search", {"q": 1}), ("find", {"q": 2})),
+    ),
+    "an index of each piece": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
+        (
+            {"tool_calls": [call("search", "", index=0)]},
+            {"tool_calls": [{"index": 1, "function": {"arguments": '{"q"'}}]},
+            {"tool_calls": [{"index": 2, "id": "c1", "function": {"arguments": ": 1}"}}]},
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
+    "a call in its old form too": Row(
+        {"tool_calls": [call("search", "{}")], "function_call": {"name": "search", "arguments": "{}"}, "content": ""},
+        calls=(("search", {}),),
+    ),
     "the old form of a call": Row(
         {"content": None, "function_call": {"name": "search", "arguments": '{"q": 1}'}},
         ({"function_call": {"name": "search", "arguments": ""}}, {"function_call": {"arguments": '{"q": 1}'}}),
@@ -422,6 +445,21 @@ async def test_lines_of_a_stream_may_end_in_any_way_and_be_cut_anywhere(
     written = f'event: x{end}: a comment{end}{end}data:{{"choices": [{end}data: {{"delta": {{"content": "42"}}}}]}}'
     provider.will(sse(*f"{written}{end}{end}data: [DONE]{end}"))
     assert (await asked(model, as_stream=True)).text == "42"
+
+
+WHOLE_BEHIND = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "It is 42."}}]}
+STREAMS: dict[str, list[Any]] = {
+    "the mark of a byte order": ["\ufeff", delta(content="It is"), delta("stop", content=" 42.")],
+    "the whole message behind its pieces": [delta(content="It is"), delta("stop", content=" 42."), WHOLE_BEHIND],
+}
+
+
+@pytest.mark.parametrize("pieces", STREAMS.values(), ids=list(STREAMS))
+async def test_the_words_of_a_stream_are_all_there_and_once(
+    model: ChatModel, provider: Provider, pieces: list[Any]
+) -> None:
+    provider.will(sse(*pieces, "data: [DONE]\n\n"))
+    assert (await asked(model, as_stream=True)).text == "It is 42."
 
 
 async def test_an_endpoint_that_cannot_stream_is_understood(model: ChatModel, provider: Provider) -> None:

@@ -31,7 +31,7 @@ from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
 from segue.tools.normalize import BinaryPart
 from tests.support import gemini_api, messages_api, responses_api
-from tests.support.native_api import KEY, Given, NativeApi, scripted_api
+from tests.support.native_api import KEY, Given, NativeApi, event, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
 from tests.support.toolbox import PIXEL
@@ -322,6 +322,40 @@ async def test_a_request_whose_tokens_are_not_counted_with_the_answers_is_estima
     api.will(replace(messages_api.says("It is noon."), usage={"output_tokens": 7}))
     reply = await model.reply(ASKED, listener=SILENT if as_stream else None)
     assert (reply.input_tokens > 0, reply.output_tokens, reply.estimated) == (True, 7, True)
+
+
+def bodies_of(protocol: ModuleType) -> list[dict[str, Any]]:
+    """The events of a streamed answer."""
+    return [orjson.loads(each.partition("data: ")[2]) for each in protocol.api().events(protocol.says("It is noon."))]
+
+
+def as_events(*bodies: dict[str, Any], before: str = "", behind: str = "") -> Response:
+    written = "".join(event(body, body.get("type")) for body in bodies)
+    return Response(f"{before}{written}{behind}", media_type="text/event-stream")
+
+
+async def test_a_stream_may_begin_with_the_mark_of_a_byte_order(
+    model: ChatModel, native: Native, api: NativeApi
+) -> None:
+    api.will(as_events(*bodies_of(native.protocol), before="\ufeff"))
+    assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
+@pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
+async def test_a_stream_of_the_responses_api_may_end_as_one_of_chat_completions(
+    model: ChatModel, api: NativeApi
+) -> None:
+    api.will(as_events(*bodies_of(responses_api), behind="data: [DONE]\n\n"))
+    assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_an_error_in_words_within_a_stream_is_told_and_may_be_asked_again(
+    model: ChatModel, api: NativeApi
+) -> None:
+    api.will(as_events(*bodies_of(messages_api)[:2], behind="event: error\ndata: Upstream is overloaded\n\n"))
+    error = await failure(model, as_stream=True)
+    assert ("Upstream is overloaded" in error.detail, error.retryable) == (True, True)
 
 
 IN_PHASES = Given(

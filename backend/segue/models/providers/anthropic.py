@@ -101,7 +101,7 @@ def _marked(message: BaseMessage) -> BaseMessage:
 def _refusal(refusals: RefusalReader, error: Exception) -> ModelFailure | None:
     """Returns the refusal in an error: one in the middle of an answer, or the guard's own, which two packages wrap."""
     if isinstance(error, anthropic.APIStatusError):
-        return refusals.within(error.body)
+        return refusals.within(error.body if isinstance(error.body, dict) else {"error": error.body})
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ModelFailure):
         cause = cause.__cause__

@@ -124,6 +124,7 @@ class CompletionReader:
     _model: str | None = None
     _response_id: str | None = None
     _choice: object = None
+    _is_in_deltas: bool = False  # a message behind them has all of them again
     _texts: list[str] = field(default_factory=list)
     _calls: list[_OpenCall] = field(default_factory=list)
     _opaque: dict[str, Any] = field(default_factory=dict)
@@ -134,7 +135,8 @@ class CompletionReader:
             self._choice = choice.get("index") if self._choice is None else self._choice
             if choice.get("index", self._choice) == self._choice:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
-                if message := choice.get("delta") or choice.get("message"):
+                self._is_in_deltas = self._is_in_deltas or bool(choice.get("delta"))
+                if message := choice.get("delta") or (not self._is_in_deltas and choice.get("message")):
                     yield self._add_message(message)
         self._usage = _usage(body.get("usage")) or self._usage
         self._model = body.get("model") or self._model
@@ -144,7 +146,7 @@ class CompletionReader:
         given = message.get("tool_calls") or ()
         for position, call in enumerate(given):
             self._add_call(call, position)
-        if legacy := message.get("function_call"):
+        if not given and (legacy := message.get("function_call")):
             self._add_call({"index": 0, "function": legacy}, 0)
         for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
             self._opaque[name] = joined(self._opaque.get(name), value, name)
@@ -218,11 +220,13 @@ class CompletionReader:
         """Returns the call that a piece goes on with, or None. Endpoints repeat names and ids, or lack them."""
         index = position if piece.index is None else piece.index
         known = [call for call in self._calls if call.index == index]
+        if not piece.name:  # the index may be missing, or one of the pieces
+            same = [call for call in self._calls if piece.id and call.id == piece.id]
+            rest = [] if piece.id and piece.index is not None else self._calls
+            return next((each[-1] for each in (same, known, rest) if each), None)
         if not known:
-            return self._calls[-1] if self._calls and not piece.name and piece.index is None else None
+            return None
         current = known[-1]
-        if not piece.name:
-            return current
         if piece.id and current.id and piece.id != current.id:
             return None
         if current.name and piece.name != current.name and piece.id != current.id:
@@ -263,7 +267,9 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
         input_tokens=given,
         output_tokens=made,
         total_tokens=given + made,
-        input_token_details=InputTokenDetails(cache_read=_counted(usage, _FIELDS["cached_tokens"])),
+        input_token_details=InputTokenDetails(
+            cache_read=_counted(usage, _FIELDS["cached_tokens"]),
+        ),
         output_token_details=OutputTokenDetails(reasoning=_counted(usage, _FIELDS["reasoning_tokens"])),
     )
 

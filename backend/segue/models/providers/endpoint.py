@@ -6,6 +6,7 @@ errors, no redirects, bounded answers. The key goes as a bearer or in Azure's he
 
 import asyncio
 import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -125,14 +126,19 @@ class ProviderOptions:
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
+    """Without the mark of its byte order. Read once more it goes on, as OpenAI's client does behind `[DONE]`."""
+
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._stream = stream
+        self._pieces = bounded(stream, max_bytes)
         self._max_bytes = max_bytes
+        self._mark = BOM_UTF8
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in bounded(self._stream, self._max_bytes):
-                yield piece
+            async for piece in self._pieces:
+                mark, self._mark = self._mark, b""
+                yield piece.removeprefix(mark)
         except BodyTooLarge as error:
             raise too_long(self._max_bytes) from error
 
@@ -315,15 +321,18 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
                 yield b"\n".join(data)
                 data.clear()
                 found = True
-            elif line.startswith(_DATA):
-                data.append(line.removeprefix(b"data:").removeprefix(b" "))
+            else:
+                data += _data_in(line)
         if not found:
             yield None
-    last = bytes(pending).rstrip(b"\r")
-    if last.startswith(_DATA):
-        data.append(last.removeprefix(b"data:").removeprefix(b" "))
+    data += _data_in(bytes(pending).rstrip(b"\r"))
     if data:
         yield b"\n".join(data)
+
+
+def _data_in(line: bytes) -> list[bytes]:
+    line = line.removeprefix(BOM_UTF8)
+    return [line.removeprefix(b"data:").removeprefix(b" ")] if line.startswith(_DATA) else []
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
