@@ -476,22 +476,28 @@ async def test_an_endpoint_that_cannot_stream_is_understood(model: ChatModel, pr
 
 USAGES = {
     "OpenAI's": (
-        {**USED, "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}},
-        (11, 7, 5, 3, False),
+        {
+            **USED,
+            "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 2},
+            "completion_tokens_details": {"reasoning_tokens": 3},
+        },
+        (11, 7, 5, 2, 3, False),
     ),
-    "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, False)),
+    "LiteLLM's": ({**USED, "prompt_tokens_details": {"cache_creation_tokens": 2}}, (11, 7, 0, 2, 0, False)),
+    "LiteLLM's of before": ({**USED, "cache_creation_input_tokens": 2}, (11, 7, 0, 2, 0, False)),
+    "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, 0, False)),
     "xAI's": (
         {**USED, "total_tokens": 48, "completion_tokens_details": {"reasoning_tokens": 30}},
-        (11, 37, 0, 30, False),
+        (11, 37, 0, 0, 30, False),
     ),
     "details that are null": (
         {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
-        (11, 7, 0, 0, False),
+        (11, 7, 0, 0, 0, False),
     ),
-    "as fractions": ({"prompt_tokens": 11.0, "completion_tokens": 7.5, "total_tokens": 18.5}, (11, 7, 0, 0, False)),
+    "as fractions": ({"prompt_tokens": 11.0, "completion_tokens": 7.5, "total_tokens": 18.5}, (11, 7, 0, 0, 0, False)),
     "in words": (
         {"prompt_tokens": "11", "completion_tokens": "7", "prompt_tokens_details": {"cached_tokens": "5"}},
-        (11, 7, 5, 0, False),
+        (11, 7, 5, 0, 0, False),
     ),
 }
 
@@ -502,8 +508,15 @@ async def test_usage_is_read(
     model: ChatModel, provider: Provider, usage: Any, meant: tuple[object, ...], *, as_stream: bool
 ) -> None:
     reply = await asked_with_usage(model, provider, usage, as_stream=as_stream)
-    counted = (reply.input_tokens, reply.output_tokens, reply.cached_tokens, reply.reasoning_tokens, reply.estimated)
-    assert counted == meant
+    counted = (reply.input_tokens, reply.output_tokens, reply.cached_tokens, reply.written_tokens)
+    assert (*counted, reply.reasoning_tokens, reply.estimated) == meant
+
+
+async def test_usage_in_a_choice_counts(model: ChatModel, provider: Provider) -> None:
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": USED}]}
+    provider.will(sse(delta(content="42"), ended, "data: [DONE]\n\n"))
+    reply = await asked(model, as_stream=True)
+    assert (reply.input_tokens, reply.output_tokens, reply.estimated) == (11, 7, False)
 
 
 NO_USAGES: list[Any] = [
@@ -512,6 +525,7 @@ NO_USAGES: list[Any] = [
     {"prompt_tokens": 0, "completion_tokens": 0},
     {"prompt_tokens": -5, "completion_tokens": 7},
     {"completion_tokens": 7},
+    {"prompt_tokens": 11, "completion_tokens": 0},
     "missing",
 ]
 

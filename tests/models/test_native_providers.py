@@ -334,6 +334,59 @@ def as_events(*bodies: dict[str, Any], before: str = "", behind: str = "") -> Re
     return Response(f"{before}{written}{behind}", media_type="text/event-stream")
 
 
+def counts(first: Any, *later: Any) -> Response:
+    """An answer of Anthropic's, whose first event counts the first of these, and an event at its end each other."""
+    begun, *told, ended, stopped = bodies_of(messages_api)
+    begun["message"]["usage"] = first
+    return as_events(begun, *told, *({**ended, "usage": usage} for usage in later), stopped)
+
+
+def counts_in_tier(tier: str) -> Response:
+    *told, ended = bodies_of(responses_api)
+    details = {"cached_tokens": 30, "cache_write_tokens": 5}
+    ended["response"] |= {
+        "service_tier": tier, "usage": {**responses_api.USAGE, "input_tokens": 46, "input_tokens_details": details},
+    }  # fmt: skip
+    return as_events(*told, ended)
+
+
+WRITTEN = {**messages_api.USAGE, "cache_creation_input_tokens": 5}
+LASTING = {**WRITTEN, "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}}
+COUNTS = {
+    "once": ("anthropic", counts(WRITTEN, WRITTEN)),
+    "again and again": ("anthropic", counts(WRITTEN, {**WRITTEN, "output_tokens": 3}, WRITTEN)),
+    "the input in the first event only": ("anthropic", counts(WRITTEN, {"output_tokens": 7})),
+    "the input more exactly at the end": ("anthropic", counts({**WRITTEN, "input_tokens": 2}, WRITTEN)),
+    "by how long the cache lasts": ("anthropic", counts(WRITTEN, LASTING)),
+    "in the usual tier": ("responses", counts_in_tier("default")),
+    "in another tier": ("responses", counts_in_tier("flex")),
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "given"),
+    [(NATIVE[name], given) for name, given in COUNTS.values()],
+    ids=list(COUNTS),
+    indirect=["native"],
+)
+async def test_tokens_read_from_a_cache_and_written_to_it_are_told_from_the_rest_of_the_input(
+    model: ChatModel, api: NativeApi, given: Response
+) -> None:
+    api.will(given)
+    reply = await model.reply(ASKED, listener=SILENT)
+    counted = (reply.input_tokens, reply.cached_tokens, reply.written_tokens, reply.output_tokens, reply.estimated)
+    assert counted == (46, 30, 5, 7, False)
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_an_output_that_is_not_counted_is_estimated_beside_an_input_that_is(
+    model: ChatModel, api: NativeApi
+) -> None:
+    api.will(counts(WRITTEN, None))
+    reply = await model.reply(ASKED, listener=SILENT)
+    assert (reply.input_tokens, reply.output_tokens > 2, reply.estimated) == (46, True, True)
+
+
 async def test_a_stream_may_begin_with_the_mark_of_a_byte_order(
     model: ChatModel, native: Native, api: NativeApi
 ) -> None:

@@ -334,7 +334,7 @@ class ChatModel:
 
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
         tokens = reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.reasoning_tokens
-        charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated))
+        charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated), reply.written_tokens)
         self._observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))

@@ -131,14 +131,16 @@ class CompletionReader:
 
     def add(self, body: Mapping[str, Any]) -> Iterator[AnswerPart]:
         """Yields the words of each message, which may have none."""
+        usage = body.get("usage")
         for choice in body.get("choices") or ():
             self._choice = choice.get("index") if self._choice is None else self._choice
             if choice.get("index", self._choice) == self._choice:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
+                usage = usage or choice.get("usage")
                 self._is_in_deltas = self._is_in_deltas or bool(choice.get("delta"))
                 if message := choice.get("delta") or (not self._is_in_deltas and choice.get("message")):
                     yield self._add_message(message)
-        self._usage = _usage(body.get("usage")) or self._usage
+        self._usage = _usage(usage) or self._usage
         self._model = body.get("model") or self._model
         self._response_id = body.get("id") or self._response_id
 
@@ -269,6 +271,7 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
         total_tokens=given + made,
         input_token_details=InputTokenDetails(
             cache_read=_counted(usage, _FIELDS["cached_tokens"]),
+            cache_creation=_counted(usage, _FIELDS["cache_write_tokens"]),
         ),
         output_token_details=OutputTokenDetails(reasoning=_counted(usage, _FIELDS["reasoning_tokens"])),
     )

@@ -51,6 +51,7 @@ class Dialect:
     schema of the answer as they are wanted. `most_output` is the name of what bounds an answer, as a parameter or an
     attribute of the package's model. `signatures` is the key of `additional_kwargs` under which signatures of calls
     stand, by the calls' ids. `with_cache_marks` marks where the part of a request ends that later ones begin with.
+    `counted` puts the usage of a chunk to that of the chunks before.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Dialect:
     asks_for_whole_answers: bool = False
     signatures: str = ""
     with_cache_marks: Callable[[Sequence[BaseMessage]], list[BaseMessage]] = list
+    counted: Callable[[UsageMetadata | None, UsageMetadata], UsageMetadata] = add_usage
 
 
 @dataclass
@@ -247,7 +249,8 @@ class AnswerReader:
             self.finish_reason = self.dialect.stopped.get(reason, reason)
         self._model = self._model or told.get("model_name") or told.get("model")
         self._response_id = self._response_id or told.get("id")
-        self._usage = add_usage(self._usage, message.usage_metadata) if message.usage_metadata else self._usage
+        if message.usage_metadata:
+            self._usage = self.dialect.counted(self._usage, message.usage_metadata)
         return reply.AnswerPart(text, reasoning, pieces=pieces, images=images)
 
     def closing(self) -> reply.AnswerPart:
