@@ -384,8 +384,12 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     assert reading.description.startswith("reads mail!")
     shown = {"description": "the id", "examples": ["ab"], "x-note": "seen", "pattern": "a\u200bb"}
     assert reading.input_schema["properties"]["id"] == {"type": "string", **shown}
-    said = {"type": "object", "properties": {"x": {"type": "string", "default": None}}}
-    assert tools["mcp_nulls"].input_schema == said
+    said = {
+        "x": {"type": "string", "default": None},
+        "default": {"const": {"a": None, "b": "\u200b"}, "description": "the id"},
+        "required": {"enum": [{"a": None}], "default": {"a": None}},
+    }
+    assert tools["mcp_nulls"].input_schema == {"type": "object", "properties": said}
     reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
     assert any("another document" in reason for reason in reasons)
     assert any(log["event"] == "mcp_tools_cut" for log in logs)
