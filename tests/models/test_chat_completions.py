@@ -18,6 +18,7 @@ from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
 from segue.models.reply import ModelCall, Reply
 from segue.models.streamed_answer import AT_ONCE, Listener
+from tests.support.loop_lag import loop_kept_free
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import OpenModel, Provider, completion, delta, raw, says, sse, streams
 
@@ -765,3 +766,13 @@ async def test_words_that_come_in_one_piece_do_not_keep_everything_else_waiting(
     others.cancel()
     assert len(at) == 200
     assert max(Counter(at).values()) <= AT_ONCE
+
+
+async def test_thousands_of_calls_in_one_event_do_not_keep_everything_else_waiting(
+    model: ChatModel, provider: Provider
+) -> None:
+    many = [call("search", "{}", id=f"c{number}", index=number) for number in range(6000)]
+    provider.will(sse(delta("tool_calls", tool_calls=many), "data: [DONE]\n\n"))
+    with loop_kept_free():
+        reply = await model.reply(ASKED, listener=Heard().listener)
+    assert len(reply.calls) == 6000

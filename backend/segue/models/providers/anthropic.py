@@ -38,7 +38,7 @@ class _GuardedAnthropic(ChatAnthropic):
     def _make_message_chunk_from_anthropic_event(self, event: Any, **options: Any) -> Any:
         chunk, begun = super()._make_message_chunk_from_anthropic_event(event, **options)
         if event.type == "message_start" and chunk is not None:
-            chunk.usage_metadata = _input_of(event.message.usage)
+            chunk.usage_metadata = _input_of(getattr(event.message, "usage", None))
         return chunk, begun
 
 

@@ -90,6 +90,7 @@ class _OpenCall:
     id: str
     name: str
     args: str
+    at: int = 0  # its place among the calls
     opaque: dict[str, Any] = field(default_factory=dict)
     latest: str = ""  # piece of the arguments
     is_cumulative: bool = True  # each piece so far began with the one before
@@ -111,6 +112,14 @@ class _OpenCall:
         return begins and self.args.rstrip()[-1:] in ("}", '"') and read_arguments(self.args) is not None
 
 
+def _new_pieces(calls: Iterable[_OpenCall]) -> Iterator[CallPiece]:
+    """Yields what has come of the calls. A first piece waits for another: that may begin with the same again."""
+    for call in calls:
+        if call.name and not call.is_cumulative and len(call.args) > call.passed_on:
+            yield CallPiece(call.at, sendable_name(call.name), call.args[call.passed_on :])
+            call.passed_on = len(call.args)
+
+
 @dataclass(slots=True)
 class CompletionReader:
     """`add` takes a whole answer, or each event of a stream. Of several choices the first that comes is read. Models
@@ -127,6 +136,8 @@ class CompletionReader:
     _is_in_deltas: bool = False  # a message behind them has all of them again
     _texts: list[str] = field(default_factory=list)
     _calls: list[_OpenCall] = field(default_factory=list)
+    _by_index: dict[object, _OpenCall] = field(default_factory=dict)  # the last of those that share it
+    _by_id: dict[str, _OpenCall] = field(default_factory=dict)
     _opaque: dict[str, Any] = field(default_factory=dict)
 
     def add(self, body: Mapping[str, Any]) -> Iterator[AnswerPart]:
@@ -146,21 +157,13 @@ class CompletionReader:
 
     def _add_message(self, message: Mapping[str, Any]) -> AnswerPart:
         given = message.get("tool_calls") or ()
-        for position, call in enumerate(given):
-            self._add_call(call, position)
+        touched = [self._add_call(call, position) for position, call in enumerate(given)]
         if not given and (legacy := message.get("function_call")):
             self._add_call({"index": 0, "function": legacy}, 0)
         for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
             self._opaque[name] = joined(self._opaque.get(name), value, name)
         words = self._words(message)
-        return replace(words, pieces=list(self._new_pieces())) if given else words
-
-    def _new_pieces(self) -> Iterator[CallPiece]:
-        """Yields what has come of the calls. A first piece waits for another: that may begin with the same again."""
-        for at, call in enumerate(self._calls):
-            if call.name and not call.is_cumulative and len(call.args) > call.passed_on:
-                yield CallPiece(at, sendable_name(call.name), call.args[call.passed_on :])
-                call.passed_on = len(call.args)
+        return replace(words, pieces=list(_new_pieces(touched))) if given else words
 
     def closing(self, made_by: str) -> AnswerPart:
         """Returns what an answer says beside its words."""
@@ -195,7 +198,7 @@ class CompletionReader:
         self._texts += [text] * self.wants_thinking
         return AnswerPart(text, reasoning + thought, images=images)
 
-    def _add_call(self, call: Mapping[str, Any], position: int) -> None:
+    def _add_call(self, call: Mapping[str, Any], position: int) -> _OpenCall:
         function = call.get("function") or {}
         name, args = plain_words(function.get("name")), function.get("arguments") or ""
         if not isinstance(args, str):
@@ -206,8 +209,9 @@ class CompletionReader:
             if "function" not in call and piece.index is None:
                 raise ValueError("a call without a function")
             piece.index = position if piece.index is None else piece.index
-            piece.latest = piece.args
+            piece.latest, piece.at = piece.args, len(self._calls)
             self._calls.append(current := piece)
+            self._by_index[piece.index] = piece
         else:
             current.id = current.id or piece.id
             current.add(piece.args)
@@ -217,18 +221,18 @@ class CompletionReader:
                 current.name += piece.name  # OpenAI's own format allows a name in pieces
         for field_name, value in foreign_fields(call, CALL_FIELDS).items():
             current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
+        if current.id:
+            self._by_id[current.id] = current
+        return current
 
     def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
         """Returns the call that a piece goes on with, or None. Endpoints repeat names and ids, or lack them."""
-        index = position if piece.index is None else piece.index
-        known = [call for call in self._calls if call.index == index]
+        current = self._by_index.get(position if piece.index is None else piece.index)
         if not piece.name:  # the index may be missing, or one of the pieces
-            same = [call for call in self._calls if piece.id and call.id == piece.id]
-            rest = [] if piece.id and piece.index is not None else self._calls
-            return next((each[-1] for each in (same, known, rest) if each), None)
-        if not known:
+            is_last = self._calls and (piece.index is None or not piece.id)
+            return self._by_id.get(piece.id) or current or (self._calls[-1] if is_last else None)
+        if current is None:
             return None
-        current = known[-1]
         if piece.id and current.id and piece.id != current.id:
             return None
         if current.name and piece.name != current.name and piece.id != current.id:

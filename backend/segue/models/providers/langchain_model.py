@@ -230,6 +230,7 @@ class AnswerReader:
     _usage: UsageMetadata | None = None
     _content: list[dict[str, Any]] = field(default_factory=list)
     _calls: list[_CallInPieces] = field(default_factory=list)
+    _last: dict[object, int] = field(default_factory=dict)  # of the calls that share an index, its place
     _signatures: dict[str, Any] = field(default_factory=dict)
     _phase: tuple[Any, ...] = ()
 
@@ -278,12 +279,12 @@ class AnswerReader:
         """Pieces of a call share an index. Another id under it begins another; without an index each name does."""
         args = "".join(piece.args)
         self.size += len(args)
-        at = next((at for at in reversed(range(len(self._calls))) if self._calls[at].index == piece.index), -1)
+        at = self._last.get(piece.index, -1)
         current = self._calls[at] if at >= 0 else None
         is_another = piece.name if piece.index is None else piece.id and current and current.id != piece.id
         if current is None or is_another:
-            at, current = len(self._calls), piece
-            self._calls.append(piece)
+            self._last[piece.index] = at = len(self._calls)
+            self._calls.append(current := piece)
         else:
             current.name += piece.name
             current.args += piece.args
