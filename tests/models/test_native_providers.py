@@ -324,9 +324,10 @@ async def test_a_request_whose_tokens_are_not_counted_with_the_answers_is_estima
     assert (reply.input_tokens > 0, reply.output_tokens, reply.estimated) == (True, 7, True)
 
 
-def bodies_of(protocol: ModuleType) -> list[dict[str, Any]]:
+def bodies_of(protocol: ModuleType, given: Given | None = None) -> list[dict[str, Any]]:
     """The events of a streamed answer."""
-    return [orjson.loads(each.partition("data: ")[2]) for each in protocol.api().events(protocol.says("It is noon."))]
+    given = given or protocol.says("It is noon.")
+    return [orjson.loads(each.partition("data: ")[2]) for each in protocol.api().events(given)]
 
 
 def as_events(*bodies: dict[str, Any], before: str = "", behind: str = "") -> Response:
@@ -400,6 +401,24 @@ async def test_a_stream_of_the_responses_api_may_end_as_one_of_chat_completions(
 ) -> None:
     api.will(as_events(*bodies_of(responses_api), behind="data: [DONE]\n\n"))
     assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
+@pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
+@pytest.mark.parametrize("first", [[], [""]], ids=["no piece", "an empty piece"])
+async def test_arguments_that_come_whole_only_are_those_of_their_call(
+    model: ChatModel, api: NativeApi, first: list[str]
+) -> None:
+    kind, bodies = "response.function_call_arguments", list[dict[str, Any]]()
+    for body in bodies_of(responses_api, responses_api.calls(NOON, ROME)):
+        if body["type"] == "response.output_item.done":
+            at = {"output_index": body["output_index"], "item_id": body["item"]["id"]}
+            bodies += ({**at, "type": f"{kind}.delta", "delta": piece} for piece in first)
+            bodies.append({**at, "type": f"{kind}.done", "arguments": body["item"]["arguments"]})
+        if body["type"] != f"{kind}.delta":
+            bodies.append(body)
+    api.will(as_events(*bodies))
+    reply = await model.reply(ASKED, [CLOCK], listener=SILENT)
+    assert [(call.name, call.args) for call in reply.calls] == [NOON, ROME]
 
 
 @pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
