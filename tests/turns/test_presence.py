@@ -229,7 +229,21 @@ async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_tha
         refused = await client.send(session, "Where am I?")
         assert (refused.status_code, lost.is_set()) == (503, True)
         [turn] = await client.ended(session)
-    assert (turn["status"], turn["attempts"]) == ("completed", 2)
+    assert (turn["status"], turn["attempts"]) == ("completed", 1)
+
+
+async def test_a_turn_whose_claim_was_not_heard_runs_at_once_and_costs_no_attempt(
+    patient: Settings, database_url: str, provider: Provider
+) -> None:
+    provider.will(says("Here."))
+    async with running(patient, takes_turns=False) as accepts, door_to(database_url) as (door, behind):
+        session = await accepts.new_session()
+        lost = door.lose(b"Where am I")
+        await accepts.send(session, "Where am I?", background=True)
+        async with running(patient.model_copy(update={"database_url": SecretStr(behind)})):
+            [turn] = await accepts.ended(session)
+    assert lost.is_set()
+    assert (turn["status"], turn["attempts"]) == ("completed", 1)
 
 
 async def test_behind_a_pooler_the_lease_decides_and_log_and_doctor_say_so(

@@ -79,6 +79,10 @@ class UnstoredEnds:
             if end.error is None or end.error.code != "internal_error":
                 await self.add(replace(end, error=turn_errors.of("internal_error"), timeline=RunTimeline(), said=None))
 
+    def has(self, session_id: str) -> bool:
+        """Whether an end of a turn of the session is kept."""
+        return any(end.claim.key.session_id == session_id for end in self._ends)
+
     async def store(self) -> None:
         """Tries once more to store each end that is kept."""
         ends, self._ends = self._ends, []
