@@ -160,25 +160,32 @@ class OutageLog:
 
     def __init__(self, failed: str, over: str) -> None:
         self._failed, self._over = failed, over
-        self._said: Mapping[str, str] = {}
+        self._said = ""
 
-    def fails(self, **reason: str) -> None:
+    def fails(self, reason: str, fault: Exception | None = None) -> None:
         if reason != self._said:
-            log.warning(self._failed, **reason)
+            log.warning(self._failed, reason=reason, exc_info=fault)
         self._said = reason
+
+    def raised(self, error: Exception) -> None:
+        """An error that is no AppError is logged with its traceback."""
+        if isinstance(error, AppError):
+            self.fails(error.code)
+        else:
+            self.fails(type(error).__name__, error)
 
     def works(self) -> None:
         if self._said:
             log.info(self._over)
-        self._said = {}
+        self._said = ""
 
     @contextmanager
     def logged(self) -> Iterator[None]:
-        """Logs an AppError of the block in the place of raising it."""
+        """Logs what the block raises in the place of raising it."""
         try:
             yield
-        except AppError as error:
-            self.fails(code=error.code)
+        except Exception as error:  # noqa: BLE001 (a fault ends no loop that looks after turns: the next look may work)
+            self.raised(error)
         else:
             self.works()
 
