@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice, pairwise
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
@@ -107,7 +108,7 @@ class Rule:
         return first[0]
 
     def _after(self, moment: datetime) -> Iterator[datetime]:
-        for each in self._moments(moment):
+        for each in _in_order(self._moments(moment)):
             if self.until is not None and each > self.until:
                 return
             if each > moment:
@@ -127,6 +128,16 @@ class Rule:
             found = rrulestr(self.rrule or "", dtstart=first).xafter(since.replace(year=since.year + CYCLES), inc=True)
             local = (each.replace(year=each.year - CYCLES) for each in found)
         return (each.replace(tzinfo=zone).astimezone(UTC) for each in local)
+
+
+def _in_order(moments: Iterator[datetime]) -> Iterator[datetime]:
+    """A local time that is left out may be a moment after those of local times behind it."""
+    found: list[datetime] = []
+    for each in moments:
+        heappush(found, each)
+        while each - found[0] >= LONGEST_SHIFT:
+            yield heappop(found)
+    yield from sorted(found)
 
 
 def _check_parts(rrule: str) -> None:
