@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 import pytest
@@ -149,12 +148,15 @@ async def test_only_a_turn_that_this_process_may_have_claimed_unheard_is_claimed
     async with running(settings, takes_turns=False) as client:
         session = await client.new_session()
     async with abandoned(settings, session, lease_s=600) as (_, claim):
-        claiming = partial(database.write, claims.claim_next, session, worker="here", lease_s=600)
-        assert await claiming() is None
-        assert await claiming(unheard=["another"]) is None
+
+        async def claimed(*unheard: str) -> Claim | None:
+            return await database.write(claims.claim_next, session, worker="here", lease_s=600, unheard=unheard)
+
+        assert await claimed() is None
+        assert await claimed("another") is None
         assert await database.read(claims.sessions_claimed, [session], workers=["another"]) == []
         assert await database.read(claims.sessions_claimed, [session], workers=["gone"]) == [session]
-        anew = await claiming(unheard=["gone"])
+        anew = await claimed("gone")
         assert anew is not None
         assert (anew.key, anew.epoch, anew.attempt) == (claim.key, claim.epoch + 1, claim.attempt)
         assert await database.write(claims.still_held, [claim]) == ({}, set())

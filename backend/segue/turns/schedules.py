@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import PROMISED, UNATTENDED
 from segue.db.engine import Database
 from segue.db.models import schedules, turns
-from segue.db.rows import OWNER_LOCK, came_before, claim_row, due_in, newest_first
+from segue.db.rows import OWNER_LOCK, Position, came_before, claim_row, due_in, newest_first
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, existing
@@ -230,10 +230,12 @@ async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str
     return _schedule(existing("schedule", found.one_or_none()))
 
 
-async def list_schedules(connection: AsyncConnection, owner: str, *, before: str | None, limit: int) -> list[Schedule]:
-    """Newest first."""
+async def list_schedules(
+    connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
+) -> list[tuple[Schedule, Position]]:
+    """Newest first, each with its position."""
     statement = _owned(owner).where(came_before(schedules, before)).order_by(*newest_first(schedules))
-    return [_schedule(row) for row in await connection.execute(statement.limit(limit))]
+    return [(_schedule(row), (row.seq, row.id)) for row in await connection.execute(statement.limit(limit))]
 
 
 async def lock_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Row[Any]:

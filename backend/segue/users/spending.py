@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Self
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -87,10 +87,9 @@ async def set_limits(
         await connection.execute(delete(user_limits).where(user_limits.c.owner == owner))
         return limits
     made = insert(user_limits).values(owner=owner, **asdict(limits))
-    new = {column.name: made.excluded[column.name] for column in _OWN}
+    changed: dict[str, ColumnElement[Any]] = {name: made.excluded[name] for name in (*asdict(limits), "revision")}
     if keeps_rest:
-        new = {name: func.coalesce(value, user_limits.c[name]) for name, value in new.items()}
-    changed = {**new, "revision": made.excluded.revision}
+        changed |= {column.name: func.coalesce(changed[column.name], column) for column in _OWN}
     stored = made.on_conflict_do_update(index_elements=["owner"], set_=changed).returning(*_OWN)
     return OwnLimits(**(await connection.execute(stored)).mappings().one())
 
