@@ -151,7 +151,7 @@ async def test_a_list_goes_on_behind_what_was_deleted_though_the_clock_runs_back
         files = f"/sessions/{await client.new_session()}/attachments"
         message = {"message": "Report", "new_session": True}
         for path, new in (
-            ("/schedules", {"json": {**message, "cron": "0 3 * * *"}}),
+            ("/schedules", {"json": {**message, "at": "2099-01-01T09:00:00Z"}}),
             ("/triggers", {"json": message}),
             ("/mandates", {"json": {"tool": "current_time", "scope": "user"}}),
             (files, {"files": {"file": ("a.txt", b"a")}}),
