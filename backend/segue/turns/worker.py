@@ -124,8 +124,8 @@ class TurnWorker:
             worker = self._presence.worker
             due = time.monotonic() - renewed >= self._presence.lease_s / 4 or worker != renewed_as
             with outage.logged():
-                await self._unstored.store()
                 await self._check_claims(worker, renew=due)
+                await self._unstored.store()
                 await self._wake_unheard()
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             running = {turn_id: run.activity() for turn_id, run in self._running.items()}
