@@ -154,8 +154,8 @@ async def test_only_a_turn_that_this_process_may_have_claimed_unheard_is_claimed
 
         assert await claimed() is None
         assert await claimed("another") is None
-        assert await database.read(claims.sessions_claimed, [session], workers=["another"]) == []
-        assert await database.read(claims.sessions_claimed, [session], workers=["gone"]) == [session]
+        assert await database.read(claims.sessions_claimed, [session], unheard=["another"]) == []
+        assert await database.read(claims.sessions_claimed, [session], unheard=["gone"]) == [session]
         anew = await claimed("gone")
         assert anew is not None
         assert (anew.key, anew.epoch, anew.attempt) == (claim.key, claim.epoch + 1, claim.attempt)

@@ -309,12 +309,18 @@ async def renew_leases(
     return set(await connection.scalars(renewal.returning(turns.c.id)))
 
 
+_CLAIMED = sa.select(turns.c.session_id).where(
+    turns.c.session_id == sa.func.any(sa.bindparam("among", type_=ARRAY(sa.Text))),
+    turns.c.worker == sa.func.any(_UNHEARD),
+    turns.c.status == RUNNING,
+)
+
+
 async def sessions_claimed(
-    connection: AsyncConnection, among: Collection[str], *, workers: Collection[str]
+    connection: AsyncConnection, among: Collection[str], *, unheard: Collection[str]
 ) -> Sequence[str]:
-    """Returns the sessions `among` these in which a turn runs that one of the `workers` has claimed."""
-    of_any = (turns.c.session_id.in_(among), turns.c.status == RUNNING, turns.c.worker.in_(workers))
-    return (await connection.scalars(sa.select(turns.c.session_id).where(*of_any))).all()
+    """Returns the sessions `among` these in which a turn runs by one of the names in `unheard`."""
+    return (await connection.scalars(_CLAIMED, {"among": list(among), "unheard": list(unheard)})).all()
 
 
 _LEFT_S = sa.func.extract("epoch", turns.c.lease_until - sa.func.now()).cast(sa.Float).label("left_s")

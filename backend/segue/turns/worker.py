@@ -189,13 +189,13 @@ class TurnWorker:
         return claim
 
     async def _wake_unheard(self) -> None:
+        now = time.monotonic()
+        self._unheard = {session: each for session, each in self._unheard.items() if now < each[1]}
         if not self._unheard:
             return
         names = set[str]().union(*(names for names, _ in self._unheard.values()))
-        for session_id in await self._deps.database.read(claims.sessions_claimed, [*self._unheard], workers=names):
+        for session_id in await self._deps.database.read(claims.sessions_claimed, self._unheard, unheard=names):
             self.wake(session_id)
-        now = time.monotonic()
-        self._unheard = {session: each for session, each in self._unheard.items() if now < each[1]}
 
     async def _wake_passed_over(self) -> None:
         """Wakes, for each free place, the session that has waited longest; owners with less than a share come first.
