@@ -310,9 +310,9 @@ async def renew_leases(
 
 
 _CLAIMED = sa.select(turns.c.session_id).where(
+    turns.c.status == RUNNING,
     turns.c.session_id == sa.func.any(sa.bindparam("among", type_=ARRAY(sa.Text))),
     turns.c.worker == sa.func.any(_UNHEARD),
-    turns.c.status == RUNNING,
 )
 
 
