@@ -162,17 +162,13 @@ class OutageLog:
         self._failed, self._over = failed, over
         self._said = ""
 
-    def fails(self, reason: str, fault: Exception | None = None) -> None:
+    def fails(self, why: Exception | str) -> None:
+        """An error that is no AppError is logged with its traceback."""
+        fault = None if isinstance(why, AppError | str) else why
+        reason = why.code if isinstance(why, AppError) else type(why).__name__ if fault else str(why)
         if reason != self._said:
             log.warning(self._failed, reason=reason, exc_info=fault)
         self._said = reason
-
-    def raised(self, error: Exception) -> None:
-        """An error that is no AppError is logged with its traceback."""
-        if isinstance(error, AppError):
-            self.fails(error.code)
-        else:
-            self.fails(type(error).__name__, error)
 
     def works(self) -> None:
         if self._said:
@@ -185,7 +181,7 @@ class OutageLog:
         try:
             yield
         except Exception as error:  # noqa: BLE001 (a fault ends no loop that looks after turns: the next look may work)
-            self.raised(error)
+            self.fails(error)
         else:
             self.works()
 

@@ -66,7 +66,7 @@ class Presence:
                     else:
                         await self._hold(connection)
             except Exception as error:  # noqa: BLE001 (what an outage does not explain may be over by the next try)
-                self._held.raised(error)
+                self._held.fails(error)
             self.worker = self._unlocked
             self._tried.set()
             await _wait(self._closing, at_most_s=again_in_s)

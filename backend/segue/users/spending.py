@@ -126,7 +126,7 @@ class LimitsInForce(Watch):
                 state = tuple((await connection.execute(_STATE)).one())
                 own = await load_limits(connection) if state != self._state else None
         except AppError as error:
-            self._outage.raised(error)
+            self._outage.fails(error)
             return
         self._outage.works()
         if own is None:
