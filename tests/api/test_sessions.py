@@ -151,6 +151,7 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         *("È arrivata la FATTURA di Rossi?", "请查找罗西的邮件", "ابحث عن رسائل ليلى", "100% sure_thing?"),
         normalize("NFD", "Perché è caffè"),
         "\u0958\u0932\u092e",  # which no normal form has: qalam, a pen, with a letter of one character
+        "Dov’è l'ufficio dell’Aquila?",
     )
     provider.will(*(says("Eccola: numero 2026-118, da pagare.") for _ in said))
     made = [await client.new_session(title="x") for _ in said]
@@ -173,6 +174,9 @@ async def test_sessions_are_found_by_words_of_their_titles_and_messages_in_any_l
         "CAFFÈ perché": [made[4]],
         normalize("NFD", "è arrivata"): [made[0]],
         "\u0958\u0932": [made[5]],
+        "dov'è L’UFFICIO": [made[6]],
+        "«dell'Aquila»,": [made[6]],
+        "“邮件”。": [made[1]],
     }.items():
         assert await listed(client, query=query) == found, query
     [hit] = (await client.get("/sessions", query="118", limit=1))["items"]

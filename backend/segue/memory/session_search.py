@@ -49,6 +49,7 @@ async def search_sessions(
     where to go on; None if none is left to look at. Looks at MOST_SESSIONS with MOST_MESSAGES at most, and so may
     return fewer than `limit`, or none, though there are.
     """
+    words = [word.strip(_AROUND) or word for word in words]
     looked_at = _looked_at(owner, archived=archived, pinned=pinned, after=after)
     # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
     with_hits = sa.select(*looked_at.c, _hit(words, looked_at).label("hit")).order_by(*latest_first(looked_at))
@@ -136,5 +137,7 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
 
 def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
     """Returns where a word stands in any case, from 1, or 0. PostgreSQL's small letters are not always Python's."""
-    forms = dict.fromkeys((word, normalize("NFC", word), normalize("NFD", word)))  # some devices write è in two parts
+    # Devices write ’ for ', and some è in two parts.
+    spellings = (word, word.replace("'", "’"), word.replace("’", "'"))
+    forms = dict.fromkeys(form for each in spellings for form in (each, normalize("NFC", each), normalize("NFD", each)))
     return sa.func.greatest(*(sa.func.strpos(sa.func.lower(text), sa.func.lower(each)) for each in forms))
