@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from segue.agent.prompts import TEXTS
+
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "backend" / "segue"
 ROOMS = 16  # at the top level, at most
@@ -243,6 +245,16 @@ def helpers_elsewhere(name: str, text: str) -> list[str]:
 
 def test_no_two_files_share_a_stem_but_those_that_mean_the_same_in_each_room() -> None:
     assert shared_stems(name for name, _ in sources()) == {}
+
+
+def test_each_text_for_the_model_is_used_and_each_that_is_used_is_there() -> None:
+    strings, used = set[object](), set[object]()
+    for node in (node for _, module in sources() for node in nodes(module)):
+        if isinstance(node, ast.Constant):
+            strings.add(node.value)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).split(".")[-1] == "TEXTS":
+            used |= {node.slice.value} if isinstance(node.slice, ast.Constant) else set()
+    assert (set(TEXTS) - strings, used - set(TEXTS)) == (set(), set())
 
 
 def test_the_house_has_sixteen_rooms_at_most() -> None:

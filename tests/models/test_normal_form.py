@@ -147,7 +147,7 @@ rounds = st.lists(
     max_size=4,
 )
 endings = st.sampled_from(["failed", "cancelled", "interrupted"])
-notes = st.sampled_from([None, prompts.TEXTS["confirmed"], prompts.OUT_OF_ROUNDS])
+notes = st.sampled_from([None, prompts.TEXTS["confirmed"], prompts.TEXTS["out_of_rounds"]])
 
 
 class Session(RuleBasedStateMachine):
@@ -198,12 +198,12 @@ class Session(RuleBasedStateMachine):
     def planned(self, first: list[Round], second: list[Round], reply: str) -> None:
         """A plan runs to its question; the reply is read, the plan amended, and the rest of it runs."""
         self._begin("First look, then write, then send.")
-        self._ask(prompts.PLANNER)
+        self._ask(prompts.TEXTS["planner"])
         self._go_through(first)
         self._store("assistant", "Shall I send it?")
         self._begin(reply)
-        self._ask(prompts.READER)
-        self._ask(prompts.AMENDER)
+        self._ask(prompts.TEXTS["reader"])
+        self._ask(prompts.TEXTS["amender"])
         self._go_through(second)
         self._answer("It is done.", None)
 
@@ -220,7 +220,7 @@ class Session(RuleBasedStateMachine):
     def what_is_stored_can_be_sent(self) -> None:
         if self.stored:
             shown = self._prompt()[1:]
-            check([SystemMessage(prompts.SYSTEM), *shown])
+            check([SystemMessage(prompts.TEXTS["system"]), *shown])
             sendable = [call for each in self.stored if each.id in self.opaque for call in each.tool_calls]
             assert signatures(shown) == {short_id(call.id): f"of {call.id}" for call in sendable}
 

@@ -126,7 +126,7 @@ async def _read_steers(run: PlanRun) -> None:
 
     run.steered = await read_steers(run.turn, also=stop)
     if run.steered:
-        run.turn.add_note(prompts.with_plan(prompts.STOPPED, run.plan))
+        run.turn.add_note(prompts.with_plan(prompts.TEXTS["stopped"], run.plan))
         run.context.emit(PlanChanged(run.plan))
 
 
@@ -181,7 +181,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     asked, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
     reply, started = await stream_reply(context, asked, offered, tool_choice="none")
     said = await keep_made_images(run.turn, reply) if reply.images else reply.text
-    text = clean(said) or prompts.NO_ANSWER
+    text = clean(said) or prompts.TEXTS["no_answer"]
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
     moved = update_step(run.plan, step.id, "complete", result_preview=preview)

@@ -159,7 +159,8 @@ async def keep_made_images(turn: TurnCalls, reply: Reply) -> str:
             calls.append(SettledCall(RequestedCall(new_id("call", now), MAKE_IMAGE, {}), None, outcome))
     if calls:
         await record_known(turn, calls)
-    return reply.text or "\n".join(f"✓ {MAKE_IMAGE}: {call.outcome.summary}" for call in calls) or prompts.NO_ANSWER
+    made_lines = "\n".join(f"✓ {MAKE_IMAGE}: {call.outcome.summary}" for call in calls)
+    return reply.text or made_lines or prompts.TEXTS["no_answer"]
 
 
 async def record_start(
@@ -272,7 +273,7 @@ async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | 
     turn.rulings.pop(call_key(call.request), None)
     match ruling:
         case Deny(reason):
-            denied = failed(prompts.DENIED.format(tool=call.request.name, reason=reason))
+            denied = failed(prompts.TEXTS["denied"].format(tool=call.request.name, reason=reason))
             return SettledCall(call.request, call.tool, denied)
         case "ask" if not call.approved:
             return SettledCall(call.request, call.tool, lost(call.request.name))

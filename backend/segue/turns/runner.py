@@ -13,7 +13,7 @@ from typing import Literal, cast
 from sqlalchemy.exc import StatementError
 from structlog.contextvars import bound_contextvars
 
-from segue.agent.prompts import BY_SERVICE
+from segue.agent.prompts import TEXTS
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnContext, TurnInput, TurnState
 from segue.agent.stream_reply import MAX_REASONING_CHARS
@@ -331,7 +331,7 @@ class TurnRun:
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
-        note = BY_SERVICE.strip() if report.written_by else None
+        note = TEXTS["by_service"].strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         return await self._deps.database.write(
             store.finish_turn,

@@ -17,12 +17,12 @@ RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step
 
 # The amender's prompt contains the planner's, so it comes first.
 _NOTES: Final[Mapping[str, RequestKind]] = {
-    prompts.AMENDER: "amendment",
-    prompts.PLANNER: "plan",
-    prompts.READER: "reading",
-    prompts.AGREEMENT: "reading",
-    prompts.CARRYING_OUT: "step",
-    prompts.OUT_OF_ROUNDS: "loop",
+    prompts.TEXTS["amender"]: "amendment",
+    prompts.TEXTS["planner"]: "plan",
+    prompts.TEXTS["reader"]: "reading",
+    prompts.TEXTS["agreement"]: "reading",
+    prompts.TEXTS["carrying_out"]: "step",
+    prompts.TEXTS["out_of_rounds"]: "loop",
 }
 
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
