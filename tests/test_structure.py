@@ -69,8 +69,8 @@ OWNERS_OF_TABLES = {
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",
     "users/audit.py": "audit",
-    "users/usage_caps.py": "usage, reservations",
-    "users/spending.py": "user_limits",
+    "users/limits.py": "user_limits, reservations",
+    "users/usage.py": "usage, user_groups",
 }
 BROAD = {
     "around/processes.py": "the stack above a forked process is its supervisor's: it is printed, and the process ends",
@@ -85,7 +85,7 @@ BROAD = {
     "tools/attachment_texts.py": "a library fails in any way on a broken file, which is refused then",
     "tools/run.py": "where a tool fails",
     "turns/runner.py": "where a turn fails",
-    "users/spending.py": "keeps what could not be booked, and raises again",
+    "users/usage.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
     "models/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",

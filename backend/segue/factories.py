@@ -67,7 +67,8 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, ApprovalLinks, Authenticator
-from segue.users.spending import Books, Limits, LimitsInForce
+from segue.users.limits import Limits, LimitsInForce
+from segue.users.usage import Books
 from segue.watch import Watch
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, statuses_of, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
 from segue.turns.terminations import run_again
-from segue.users.spending import Books
+from segue.users.usage import Books
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take

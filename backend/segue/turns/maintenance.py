@@ -26,7 +26,7 @@ from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.worker import TurnWorker
 from segue.users.audit import drop_old_acts
-from segue.users.usage_caps import drop_old_usage
+from segue.users.usage import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50

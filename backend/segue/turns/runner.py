@@ -40,7 +40,7 @@ from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
 from segue.turns.snapshot import load_context
 from segue.turns.turn_deps import Speaker, TurnDeps
-from segue.users.spending import Account
+from segue.users.usage import Account
 
 CALLS_BESIDE_ROUNDS = 30  # readers of the message, planners, those who fill in steps of plans, the last words
 Stop = Literal["cancelled", "handed_back", "lost"]

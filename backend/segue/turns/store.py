@@ -28,7 +28,7 @@ from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
 from segue.turns.run_record import stored_run
-from segue.users.usage_caps import ChargesByDay, booking, charged
+from segue.users.usage import ChargesByDay, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 

@@ -24,7 +24,7 @@ from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.turn_settings import TurnSettings
-from segue.users.spending import Books
+from segue.users.usage import Books
 
 
 @dataclass(frozen=True, slots=True)

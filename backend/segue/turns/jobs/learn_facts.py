@@ -29,7 +29,7 @@ from segue.models.reply import FACTS
 from segue.models.untrusted import neutralised
 from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean
-from segue.users.spending import Account, Books
+from segue.users.usage import Account, Books
 from segue.watch import Watch
 
 MAX_FACTS = 10

@@ -28,7 +28,7 @@ from segue.models.chat_model import ChatModel
 from segue.models.untrusted import neutralised
 from segue.tools.normalize import clean
 from segue.tools.results import recent_references
-from segue.users.spending import Account, Books
+from segue.users.usage import Account, Books
 
 MAX_TEXT_CHARS = 2000
 _AROUND = " *#`.。\u200e\u200f\u061c"  # the last three say in which direction a text is written
