@@ -57,7 +57,7 @@ OWNERS_OF_TABLES = {
     "tools/tool_states.py": "tool_states, tool_state_changes; tool_holds",
     "turns/approvals.py": "has no table: plans with what those who decide see of their session",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
-    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement; turns",
+    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement",
     "turns/claims.py": "turns",
     "turns/jobs/learn_facts.py": "turns.facts_due_at",
     "turns/presence.py": "turns.lease_until, of processes that are gone",

@@ -170,8 +170,8 @@ def _standing(counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] 
 
 
 def _reserve() -> sa.Select[Any]:
-    """To be run under the lock of the owner's reservations: it reads what others have committed. None is made for a turn
-    that is gone, perhaps with its user: the lock keeps one that is there until the commit.
+    """Reads what other reservations have committed, so it has to run under the lock of the owner. Nothing is reserved
+    for a turn that is gone, perhaps with its user: the lock keeps one that is there until the commit.
     """
     owner = sa.bindparam("of_owner", type_=sa.Text)
     standing = _standing(lambda column: column == owner)
