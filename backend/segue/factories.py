@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 from langchain_core.language_models import BaseChatModel
 
-from segue.agent.agreed_calls import proposal_tool
+from segue.agent.call_approval import proposal_tool
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch, ToolTokens
 from segue.agents_config import declared_agents

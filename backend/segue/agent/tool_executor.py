@@ -16,7 +16,7 @@ from langchain_core.messages import ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate, who_decides
+from segue.agent.call_approval import not_covered, proposed, runs_under_mandate, who_decides
 from segue.agent.state import StartedMessage, TurnContext, WriteWithStart
 from segue.agent.stream_reply import emit_message
 from segue.agent.turn_calls import HeldCall, Prepared, ReadyCall, SettledCall, TurnCalls, call_key

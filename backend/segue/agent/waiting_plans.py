@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts
-from segue.agent.agreed_calls import find_origins, who_decides
+from segue.agent.call_approval import find_origins, who_decides
 from segue.agent.state import TurnContext, TurnState, Update, language_of
 from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
 from segue.domain.approval_rule import WaitsFor
