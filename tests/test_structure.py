@@ -46,7 +46,7 @@ OWNERS_OF_TABLES = {
     "memory/history.py": "messages",
     "memory/session_search.py": "has no table: sessions and messages of one user, by words",
     "memory/session_store.py": "feedback; sessions, client_sessions",
-    "memory/summary.py": "sessions.summary; sessions.title_due_at",
+    "memory/summary.py": "sessions.summary",
     "plans/mandates.py": "mandates, and grants of the release before",
     "plans/store.py": "plans",
     "tools/attachment_store.py": "attachments, and the results that were read from one that is deleted",

@@ -59,7 +59,7 @@ from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
-from segue.turns.jobs.summarize import Summaries, Summariser, Titles
+from segue.turns.jobs.summaries_and_titles import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
 from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules

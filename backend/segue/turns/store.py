@@ -24,7 +24,6 @@ from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOpt
 from segue.domain.telemetry import RunTimeline
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
-from segue.memory import summary
 from segue.memory.fact_cues import may_state_facts
 from segue.memory.history import (
     NEW_MESSAGE_COLUMNS,
@@ -34,6 +33,7 @@ from segue.memory.history import (
     message_values,
     move_message,
 )
+from segue.memory.session_store import title_due_on_answer, title_due_on_message
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
@@ -124,7 +124,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=sa.func.clock_timestamp(),
             title=sa.func.coalesce(sessions.c.title, sa.bindparam("first_words", type_=sa.Text)),
-            title_due_at=summary.title_due_on_message(),
+            title_due_at=title_due_on_message(),
         )
         .returning(
             (sessions.c.next_seq - 1).label("seq"),
@@ -309,7 +309,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=sa.func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
-            title_due_at=summary.title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
+            title_due_at=title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
             **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))

@@ -17,7 +17,8 @@ from segue.events.event_log import EventLog
 from segue.log import log
 from segue.memory.history_window import CountTokens
 from segue.memory.long_term import LongTermMemory
-from segue.memory.summary import DueSummary, DueTitle
+from segue.memory.session_store import DueTitle
+from segue.memory.summary import DueSummary
 from segue.models.metered_model import Models
 from segue.tools.availability import ToolAvailability
 from segue.turns.admission import Limiter
