@@ -88,35 +88,51 @@ async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
     granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
-    if (step := run.plan.running_step) is not None:
-        # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
-        await run.context.guard.refresh()
-        answers = answers_to(stored.answers, step.id)
-        approved, tool = step.requires_confirmation or bool(answers), turn.tools.get(step.tool or "")
-        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
-        if has_run_in_page(stored.answers, step.id):
-            call = _call_of_page(run, step)
-        await _finish_call(run, step, call)
+    if run.plan.running_step is not None:
+        await _finish_interrupted(run, run.plan.running_step)
         await _read_steers(run)
     while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
-        await run.context.guard.refresh()
-        has_run = has_run_in_page(run.stored.answers, step.id)
-        run.changed = _change(run, step) if run.stored.granted_to == run.turn_id and not has_run else None
-        if run.changed:  # the yes was given to a plan that stood and could run as it was
-            await _note_differences(run, run.stored.made_with)
-            await _hold(run, step, tool_hash=run.stored.tool_hash)
-        else:
-            await _run_step(run, step)
+        await _run_or_ask_again(run, step)
         await _read_steers(run)
-    for step in run.plan.steps:  # what the page has run is told, also behind one that failed
-        if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
-            call = _call_of_page(run, step)
-            await record_start(run.turn, "", [call.request])
-            _show(run, step, call, await run_call(run.turn, call))
+    await _show_calls_of_page(run)
     if run.plan.status == "failed" and not run.steered:
         skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
         turn.approved |= {call_key(request_of(step)) for step in skipped}
     return run
+
+
+async def _finish_interrupted(run: PlanRun, step: Step) -> None:
+    """Ends a step whose process died in its call, which is in the ledger: it runs again under its id, or is unknown."""
+    await run.context.guard.refresh()
+    answers = answers_to(run.stored.answers, step.id)
+    call: ReadyCall | SettledCall
+    if has_run_in_page(run.stored.answers, step.id):
+        call = _call_of_page(run, step)
+    else:
+        approved, tool = step.requires_confirmation or bool(answers), run.turn.tools.get(step.tool or "")
+        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
+    await _finish_call(run, step, call)
+
+
+async def _run_or_ask_again(run: PlanRun, step: Step) -> None:
+    """Runs a step, unless what was approved has changed: the yes was given to a plan that stood and could run."""
+    await run.context.guard.refresh()
+    is_granted = run.stored.granted_to == run.turn_id and not has_run_in_page(run.stored.answers, step.id)
+    run.changed = _change(run, step) if is_granted else None
+    if run.changed:
+        await _note_differences(run, run.stored.made_with)
+        await _hold(run, step, tool_hash=run.stored.tool_hash)
+    else:
+        await _run_step(run, step)
+
+
+async def _show_calls_of_page(run: PlanRun) -> None:
+    """Shows the model what the page has run also of the steps that are skipped, since one before them failed."""
+    for step in run.plan.steps:
+        if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
+            call = _call_of_page(run, step)
+            await record_start(run.turn, "", [call.request])
+            _show(run, step, call, await run_call(run.turn, call))
 
 
 async def _read_steers(run: PlanRun) -> None:

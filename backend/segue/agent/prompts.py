@@ -66,10 +66,10 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
     """Returns which calls wait for the user's yes, empty if none does. The operator's rule may hold more of them."""
     asking = (tool.name for tool in tools if needs_confirmation(tool, mode) and tool.name != PROPOSE_MANDATE)
     names = sorted(map(offered_name, asking))
-    if names:
-        named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
-        return TEXTS["asked_first"].format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
-    return TEXTS["may_be_asked"] if has_rule and not all(tool.ephemeral for tool in tools) else ""
+    if not names:
+        return TEXTS["may_be_asked"] if has_rule and any(not tool.ephemeral for tool in tools) else ""
+    named = ", ".join(names if len(names) <= MAX_NAMED_TOOLS else [*names[:MAX_NAMED_TOOLS], "others"])
+    return TEXTS["asked_first"].format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
 
 
 def instructions_of(

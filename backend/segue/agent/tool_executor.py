@@ -16,7 +16,7 @@ from langchain_core.messages import ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.call_approval import not_covered, proposed, runs_under_mandate, who_decides
+from segue.agent.call_approval import proposed, runs_under_mandate, unseen_unless_agreed, who_decides
 from segue.agent.state import StartedMessage, TurnContext, WriteWithStart
 from segue.agent.stream_reply import emit_message
 from segue.agent.turn_calls import HeldCall, Prepared, ReadyCall, SettledCall, TurnCalls, call_key
@@ -217,14 +217,16 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
     if outcome.status != "unknown" or tool is None or tool.spec.verify is None:
         return outcome
     asked = await _check(turn, request, tool.spec, tool.spec.verify)
-    if asked is not None and asked[1] is False and (left_s := await _seconds_left(turn, request, tool.spec)) > 0:
-        if left_s > MAX_WAIT_S:
-            return outcome
+    left_s = await _seconds_left(turn, request, tool.spec) if asked is not None and not asked[2] else 0.0
+    if left_s > MAX_WAIT_S:
+        return outcome
+    if left_s > 0:
         await asyncio.sleep(left_s)
         asked = await _check(turn, request, tool.spec, tool.spec.verify)
     if asked is None:
         return outcome
-    (call_id, found), has_effect, checked_with = asked[0], asked[1], tool.spec.verify.tool
+    call_id, found, has_effect = asked
+    checked_with = tool.spec.verify.tool
     log.info("call_settled", tool=request.name, tool_call_id=request.id, settled_by=call_id, took_effect=has_effect)
     if not has_effect:
         error = prompts.TEXTS["no_effect"].format(tool=request.name, check=checked_with, tool_call_id=call_id)
@@ -239,8 +241,10 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
 
 async def _check(
     turn: TurnCalls, request: RequestedCall, spec: ToolSpec, check: SettlingCheck
-) -> tuple[tuple[str, CallOutcome], bool] | None:
-    """Makes the call that checks another. Returns it and whether that took effect; None if it could not tell."""
+) -> tuple[str, CallOutcome, bool] | None:
+    """Makes the call that checks another. Returns its id, its outcome and whether the other took effect; None if it
+    could not tell.
+    """
     reads = turn.tools.get(check.tool)
     if reads is None or reads.spec.effect != "read_only" or reads.spec.confirm:
         return None
@@ -254,7 +258,7 @@ async def _check(
     await record_start(turn, "", [call])
     found = await run_call(turn, ReadyCall(call, reads))
     shows = await took_effect(check, found)
-    return None if shows is None else ((call.id, found), shows)
+    return None if shows is None else (call.id, found, shows)
 
 
 async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
@@ -325,7 +329,7 @@ async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: M
         turn.approved.remove(call_key(request))
         unseen = None
     else:  # no yes in words answers what a rule of the operator's asks
-        unseen = await not_covered(turn, request, tool) if ruling == "allow" else {}
+        unseen = await unseen_unless_agreed(turn, request, tool) if ruling == "allow" else {}
     if unseen is None:
         return ReadyCall(request, tool, approved=True)
     is_allowed = await runs_under_mandate(turn, request, tool, ruling)
