@@ -27,16 +27,8 @@ from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
 from segue.log import log
-from segue.users.limits import (
-    NO_LIMITS,
-    Limits,
-    Reservation,
-    Standing,
-    finite,
-    has_room,
-    make_reservation,
-    release_reservations,
-)
+from segue.users import limits
+from segue.users.limits import NO_LIMITS, Limits, Reservation, Standing, finite
 
 Group = Literal["day", "model", "session", "user", "agent", "group"]
 ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
@@ -264,31 +256,31 @@ class Books:
             self.entered.update(new)
 
     async def _reserve(
-        self, connection: AsyncConnection, wanted: Reservation, limits: Limits, *, among: str | None = None
+        self, connection: AsyncConnection, wanted: Reservation, cap: Limits, *, among: str | None = None
     ) -> None:
         if among is None:
-            standing = await make_reservation(connection, wanted, limits)
+            standing = await limits.make_reservation(connection, wanted, cap)
         else:
-            standing = await has_room(connection, wanted, limits, group=among)
+            standing = await limits.has_room(connection, wanted, cap, group=among)
         if not standing.fits:
-            raise self._refusal(wanted, standing, limits, among=among)
+            raise self._refusal(wanted, standing, cap, among=among)
 
     async def release(self, owner: str, holder: str) -> None:
         if self.is_capped(owner):
-            await self.database.write(release_reservations, holder)
+            await self.database.write(limits.release_reservations, holder)
 
-    def _refusal(self, wanted: Reservation, standing: Standing, limits: Limits, *, among: str | None) -> AppError:
+    def _refusal(self, wanted: Reservation, standing: Standing, cap: Limits, *, among: str | None) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
         now = self.clock().astimezone(UTC)
         spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
-        too_costly = bool(limits.cost_per_day) and spent_cost + standing.held_cost > limits.cost_per_day
-        spent = spent_cost > limits.cost_per_day if too_costly else spent_tokens > limits.tokens_per_day
+        too_costly = bool(cap.cost_per_day) and spent_cost + standing.held_cost > cap.cost_per_day
+        spent = spent_cost > cap.cost_per_day if too_costly else spent_tokens > cap.tokens_per_day
         tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
         wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
         limit = "cost_per_day" if too_costly else "tokens_per_day"
         if among is not None:
             return turn_errors.service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
-        at_most = f"${limits.cost_per_day:f}" if too_costly else limits.tokens_per_day
+        at_most = f"${cap.cost_per_day:f}" if too_costly else cap.tokens_per_day
         return turn_errors.rate_limited(limit, at_most, wait_s)
 
 
