@@ -1,6 +1,6 @@
 """Sessions, their titles, and what users think of answers. Every statement for a user has the owner in its predicate.
 Owns `client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it. `title_due_at` is when
-a model is to write a title in the place of the first words: infinity until the first answer, null once a user gives one.
+a model is to write a title instead of the first words: infinity until the first answer, null once a user gives one.
 """
 
 from collections.abc import Mapping, Sequence
