@@ -104,14 +104,12 @@ class Limiter:
             holders = await self._try(user, turn_id, ended, at_most)
             if not holders:
                 return True
-            # Those without an open turn, but for those that may be about to get their row.
             stored = await self._books.database.read(statuses_of, holders)
-            accepting_since = self._books.clock().timestamp() - ACCEPTING_S
-            ended = [
-                turn
-                for turn, since in holders.items()
-                if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
-            ]
+            open_ones = {turn for turn, status in stored.items() if status in ("queued", "running")}
+            # Turns that are about to be accepted may not have their row yet.
+            newest_s = self._books.clock().timestamp() - ACCEPTING_S
+            coming = {turn for turn, since in holders.items() if turn not in stored and since >= newest_s}
+            ended = holders.keys() - open_ones - coming
             if not ended:
                 return False
         return False
