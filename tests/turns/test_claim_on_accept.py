@@ -150,7 +150,7 @@ async def test_only_a_lease_that_nobody_can_have_heard_of_is_ended(settings: Set
         async def ended(epoch: int, started_later: str) -> set[str]:
             change = "UPDATE turns SET epoch = $1, started_at = queued_at + $2::text::interval"
             await stores.database.execute(change, epoch, started_later)
-            return await database.write(claims.end_leases_unheard, [claim.key.turn_id])
+            return await database.write(claims.end_unconfirmed_leases, [claim.key.turn_id])
 
         assert await ended(2, "0 s") == set()  # it was claimed again
         assert await ended(1, "1 s") == set()  # it was claimed later than it was accepted

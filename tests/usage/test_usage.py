@@ -20,7 +20,7 @@ from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
 from segue.users.limits import Limits
-from segue.users.usage import Account, Books, book, enter_groups
+from segue.users.usage import Account, Books, book, note_groups
 from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
@@ -325,7 +325,7 @@ async def test_of_a_user_who_was_erased_meanwhile_nothing_is_booked_and_no_group
         session = await client.new_session()
         for owner in ("erased", LOCAL_USER):
             await database.write(book, owner, session, charges, holder="turn", epoch=1)
-            await database.write(enter_groups, owner, day, ["staff"])
+            await database.write(note_groups, owner, day, ["staff"])
         for table in ("usage", "user_groups"):
             assert [row["owner"] for row in await stores.database.fetch(f"SELECT owner FROM {table}")] == [LOCAL_USER]  # noqa: S608
     await database.close()

@@ -369,7 +369,10 @@ _PLACES: Final = ("first", "second", "third", "fourth", "fifth")
 # From which of those that wait, and up to which.
 _RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     **{place: (at, at + 1) for at, place in enumerate(_PLACES)},
-    "first_two": (0, 2), "first_three": (0, 3), "last": (-1, None), "last_two": (-2, None),
+    "first_two": (0, 2),
+    "first_three": (0, 3),
+    "last": (-1, None),
+    "last_two": (-2, None),
 }
 _PICKS: Final = frozenset({"all", "both", "only", "but", *_RANGES})
 _WORDS: Final = _PICKS | {"and"}

@@ -297,7 +297,7 @@ async def renew_leases(
     return set(await connection.scalars(renewal.returning(turns.c.id)))
 
 
-async def end_leases_unheard(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
+async def end_unconfirmed_leases(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
     """Ends the leases of those turns that the statement which accepted them claimed. Returns their ids."""
     as_accepted = (turns.c.status == RUNNING, turns.c.epoch == 1, turns.c.started_at == turns.c.queued_at)
     ending = sa.update(turns).where(turns.c.id.in_(turn_ids), *as_accepted).values(lease_until=sa.func.now())

@@ -304,7 +304,7 @@ class TurnService:
             claim = admitted.claim
         except StorageUnavailable:
             if request.turn_id is not None:
-                self._worker.doubt(request.turn_id)
+                self._worker.look_for_unconfirmed(request.turn_id)
             raise
         finally:
             if not expected.claim.done():  # else the process stops, and another one takes over what it has claimed

@@ -41,7 +41,7 @@ class TurnWorker:
         self._expecting: list[str] = []  # the owners of turns that are about to be accepted
         self._running: dict[str, TurnRun] = {}
         self._unstored = UnstoredEnds(deps, self.wake)
-        self._unheard: dict[str, float] = {}  # turns whose acceptance was not answered, and until when to look for them
+        self._unconfirmed: dict[str, float] = {}  # turns that may be accepted, and until when to look for them
         self._passed_over = False
         self._closed = False
 
@@ -75,11 +75,11 @@ class TurnWorker:
         claim.add_done_callback(lambda _: self._expecting.remove(owner))
         return Expected(Claimer(self._presence.worker, self._presence.lease_s), line, claim)
 
-    def doubt(self, turn_id: str) -> None:
+    def look_for_unconfirmed(self, turn_id: str) -> None:
         """Looks for a turn that this process may have accepted and claimed: the connection was lost before the answer.
         What is found is queued again by recovery; later than a lease from now it would be anyway.
         """
-        self._unheard[turn_id] = time.monotonic() + self._presence.lease_s
+        self._unconfirmed[turn_id] = time.monotonic() + self._presence.lease_s
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -125,10 +125,10 @@ class TurnWorker:
             with outage.logged():
                 await self._unstored.store()
                 await self._check_claims(worker, renew=due)
-                if self._unheard:
-                    found = await self._deps.database.write(claims.end_leases_unheard, list(self._unheard))
-                    at = time.monotonic()
-                    self._unheard = {turn: end for turn, end in self._unheard.items() if turn not in found and at < end}
+                if self._unconfirmed:
+                    found = await self._deps.database.write(claims.end_unconfirmed_leases, list(self._unconfirmed))
+                    now, looked_for = time.monotonic(), self._unconfirmed.items()
+                    self._unconfirmed = {turn: end for turn, end in looked_for if turn not in found and now < end}
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             running = {turn_id: run.activity() for turn_id, run in self._running.items()}
             if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:

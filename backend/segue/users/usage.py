@@ -130,7 +130,7 @@ async def book(
     await connection.execute(_BOOK, values)
 
 
-async def enter_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
+async def note_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
     """Notes that a user was in these groups on a day. Of a user who has no session it notes nothing."""
     is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
     names = sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
@@ -184,15 +184,15 @@ async def list_usage(
 
 
 NOTHING_SPENT: Final = Charge("", calls=0, cost=NOTHING)
-MOST_ENTERED: Final = 100_000
+MOST_NOTED: Final = 100_000
 ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
     """Opens accounts. Knows the caps of each owner, those of all together (`total`) and of groups, and the day.
-    `turnstiles` let one reservation of an owner, or of all if a cap is for several, into the database at a time: those
-    that wait hold no connection. `entered` are owners whose groups of a day are noted.
+    `locks` let one reservation of an owner, or of all if a cap is for several, into the database at a time: those
+    that wait hold no connection. `noted` are owners whose groups of a day are stored.
     """
 
     database: Database
@@ -200,8 +200,8 @@ class Books:
     limits_of: Callable[[str], Limits]
     total: Limits = NO_LIMITS
     groups: Mapping[str, Limits] = field(default_factory=dict)
-    entered: set[tuple[str, date, str]] = field(default_factory=set)
-    turnstiles: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    noted: set[tuple[str, date, str]] = field(default_factory=set)
+    locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def today(self) -> date:
         return self.clock().astimezone(UTC).date()
@@ -227,12 +227,12 @@ class Books:
     ) -> date:
         """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`."""
         day = self.today()
-        await self._enter(owner, day, groups)
+        await self._note_groups(owner, day, groups)
         if self.is_capped(owner):
             charge = most()
             wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
-            turnstile = self.turnstiles.setdefault("" if self._caps_several else owner, asyncio.Lock())
-            async with turnstile, self.database.transaction() as connection:
+            lock = self.locks.setdefault("" if self._caps_several else owner, asyncio.Lock())
+            async with lock, self.database.transaction() as connection:
                 if self.total.has_caps:
                     await self._reserve(connection, wanted, self.total, among="")
                 for group in await groups_of(connection, owner, day) if self.groups else ():
@@ -248,12 +248,12 @@ class Books:
     def _caps_several(self) -> bool:
         return self.total.has_caps or any(cap.has_caps for cap in self.groups.values())
 
-    async def _enter(self, owner: str, day: date, groups: Collection[str]) -> None:
-        if new := {(owner, day, group) for group in groups} - self.entered:
-            await self.database.write(enter_groups, owner, day, groups)
-            if len(self.entered) >= MOST_ENTERED or not any(each[1] == day for each in self.entered):
-                self.entered.clear()
-            self.entered.update(new)
+    async def _note_groups(self, owner: str, day: date, groups: Collection[str]) -> None:
+        if new := {(owner, day, group) for group in groups} - self.noted:
+            await self.database.write(note_groups, owner, day, groups)
+            if len(self.noted) >= MOST_NOTED or not any(each[1] == day for each in self.noted):
+                self.noted.clear()
+            self.noted.update(new)
 
     async def _reserve(
         self, connection: AsyncConnection, wanted: Reservation, cap: Limits, *, among: str | None = None
@@ -300,7 +300,7 @@ class Account:
     groups: Collection[str] = ()
     total: Charge = NOTHING_SPENT
     unbooked: dict[tuple[date, str], Charge] = field(default_factory=dict)
-    _unheard: tuple[str, dict[tuple[date, str], Charge]] | None = None  # a transaction, and what it may have booked
+    _unconfirmed: tuple[str, dict[tuple[date, str], Charge]] | None = None  # a transaction, and what it may have booked
     _day: date = field(init=False)
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class Account:
 
     async def reserve(self, most: Callable[[], Charge]) -> None:
         """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
-        if self.unbooked or self._unheard:  # of a call that failed, or whose booking was not answered
+        if self.unbooked or self._unconfirmed:  # of a call that failed, or whose booking was not answered
             await self.settle()
         held: Mapping[str, Any] = {"epoch": self.epoch, "lasts_s": self.lasts_s, "groups": self.groups}
         self._day = await self.books.reserve(self.owner, self.holder, most, **held)
@@ -329,7 +329,7 @@ class Account:
         """Books what was added since the last time, once though the word of the commit is lost, and gives back what was
         reserved, with what the block commits.
         """
-        await self._hear()
+        await self._settle_unconfirmed()
         charges, self.unbooked = self.unbooked, {}
         whose, transaction = (self.owner, self.session_id), None
         try:
@@ -339,25 +339,25 @@ class Account:
                 transaction = await connection.scalar(TRANSACTION_ID)
         except BaseException:
             if transaction is not None:
-                self._unheard = transaction, charges
+                self._unconfirmed = transaction, charges
             else:
                 self._put_back(charges)
             raise
 
-    async def _hear(self) -> None:
+    async def _settle_unconfirmed(self) -> None:
         """Finds out whether the transaction that was not heard of has booked its charges; if not, they are unbooked."""
-        unheard, self._unheard = self._unheard, None
-        if unheard is not None:
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        if unconfirmed is not None:
             try:
-                if not await self.books.database.read(has_committed, unheard[0]):
-                    self._put_back(unheard[1])
+                if not await self.books.database.read(has_committed, unconfirmed[0]):
+                    self._put_back(unconfirmed[1])
             except BaseException:
-                self._unheard = unheard
+                self._unconfirmed = unconfirmed
                 raise
 
     async def close(self) -> None:
         """Books the rest. An outage may lose it."""
-        if not (self.unbooked or self._unheard or self.books.is_capped(self.owner)):
+        if not (self.unbooked or self._unconfirmed or self.books.is_capped(self.owner)):
             return
         try:
             async with self.booking():
