@@ -51,9 +51,7 @@ def agreement_in(state: TurnState) -> Agreement | None:
 
 
 async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:
-    """Returns None if the user has agreed in words to this call, which uses that up; else the values of it that are new
-    to them, if any.
-    """
+    """Returns None if the user has agreed to this call, which uses that up; else the values that are new to them."""
     agreement = turn.agreement
     if agreement is None or turn.context.settings.confirm_words == "never" or tool.spec.always_asks:
         return {}

@@ -242,9 +242,7 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
 async def _check(
     turn: TurnCalls, request: RequestedCall, spec: ToolSpec, check: SettlingCheck
 ) -> tuple[str, CallOutcome, bool] | None:
-    """Makes the call that checks another. Returns its id, its outcome and whether the other took effect; None if it
-    could not tell.
-    """
+    """Makes the call that checks another. Returns its id, its outcome and what it shows; None if it could not tell."""
     reads = turn.tools.get(check.tool)
     if reads is None or reads.spec.effect != "read_only" or reads.spec.confirm:
         return None
