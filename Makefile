@@ -54,32 +54,32 @@ check: install  ## run all other checks of CI: format, lint, types, imports, con
 	$(BIN)/python .ci/check.py
 	$(BIN)/python .ci/audit.py
 
-sweep: install  ## run the whole test suite with all members of its families, of which CI runs a few
+sweep: install  ## run the whole test suite with every input, of which CI runs a part
 	SWEEP=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-sweep-rows: install  ## spoil every column of JSON in every way, a session each, and see the others unharmed
+sweep-rows: install  ## damage every JSON column in every way, one session each, and check that the other sessions still work
 	SWEEP=1 $(BIN)/python -m pytest tests/api/test_unreadable_rows.py
 
-webhook-kills: install  ## kill -9 twenty times while events go to a webhook that hangs, and see none lost and none out of order
+webhook-kills: install  ## kill -9 twenty times while a webhook hangs, and check that no event is lost or out of order
 	SWEEP=1 $(BIN)/python -m pytest tests/turns/jobs/test_webhooks.py -k kill
 
-login-kills: install  ## logins at an MCP server while processes are killed
+login-kills: install  ## log in at an MCP server while processes are killed
 	SWEEP=1 $(BIN)/python -m pytest tests/mcp/test_logins.py -k kill
 
-runbook: install  ## make every trouble of docs/runbook.md, and mend it with the commands of the page; CI leaves out the slow ones
+runbook: install  ## cause every symptom of docs/runbook.md and fix it with the commands of the page; CI leaves out the slow ones
 	SWEEP=1 $(BIN)/python -m pytest tests/examples/test_runbook.py
 
-migrations: install  ## migrate beneath releases before this one that serve: make migrations OTHER="checkouts with a .venv"
+migrations: install  ## migrate while earlier releases serve: make migrations OTHER="checkouts with a .venv"
 	OTHER="$(or $(OTHER),$(error give checkouts with a .venv each: make migrations OTHER="path path"))" \
 		$(BIN)/python -m pytest -s tests/releases/test_migrations_under_traffic.py
 
-injections: install  ## have a model obey 769 mails and events, and see that nothing happens unasked; CI runs eleven of them
+injections: install  ## let a model obey 769 hostile mails and events, and check that nothing happens unasked; CI runs eleven of them
 	SWEEP=1 $(BIN)/python -m pytest -s tests/turns/plans/test_injections.py
 
-console: install  ## click through the console in a browser: all of its tests, where CI runs a few
+console: install  ## run all browser tests of the console, of which CI runs a few
 	SWEEP=1 $(BIN)/python -m pytest tests/console
 
-pictures: install  ## take the pictures of the docs anew, from a running console, or of every page: make pictures [ALL=folder]
+pictures: install  ## take the pictures of the docs again, or pictures of every page: make pictures [ALL=folder]
 	$(if $(ALL),mkdir -p $(ALL))
 	$(if $(ALL),ALL_PICTURES=$(ALL),PICTURES=docs/pictures) $(BIN)/python -m pytest tests/console/test_pictures.py tests/console/test_inbox.py::test_axe_finds_nothing_serious_on_the_page_behind_a_link_which_works_on_a_phone_without_scripts
 
@@ -96,7 +96,7 @@ KUBERNETES := .venv/kubernetes
 KUBERNETES_VALIDATE := kubernetes-validate==1.37.0
 
 .PHONY: kubernetes
-kubernetes: $(KUBERNETES)/bin/kubernetes-validate  ## hold deploy/kubernetes against the schemas of Kubernetes, rendered if there is a kubectl
+kubernetes: $(KUBERNETES)/bin/kubernetes-validate  ## check deploy/kubernetes against the schemas of Kubernetes, rendered if there is a kubectl
 	SWEEP=1 $(BIN)/python -m pytest tests/test_kubernetes.py
 
 $(KUBERNETES)/bin/kubernetes-validate: | install
@@ -105,7 +105,7 @@ $(KUBERNETES)/bin/kubernetes-validate: | install
 SDK_CLIENTS ?= .venv/sdk-clients
 SDK_PACKAGES := openai-agents==0.24.0 "pydantic-ai-slim[openai]==2.68.0" langchain-openai==1.7.3 litellm==1.109.1 llm==0.36
 
-sdk-clients: $(SDK_CLIENTS)/bin/llm  ## talk to a service with openai-agents, pydantic-ai, LangChain, litellm and llm, each way they can
+sdk-clients: $(SDK_CLIENTS)/bin/llm  ## talk to a service with openai-agents, pydantic-ai, LangChain, litellm and llm, in every way they offer
 	SWEEP=1 SDK_CLIENTS=$(SDK_CLIENTS) $(BIN)/python -m pytest tests/api/doors/test_sdk_clients.py
 
 # litellm asks for a certifi of the same week, which an index may not have yet; it speaks to this machine alone here.
@@ -116,7 +116,7 @@ $(SDK_CLIENTS)/bin/llm: | install
 
 NPM_CLIENTS := tests/clients/node_modules/.package-lock.json
 
-npm-clients: $(NPM_CLIENTS)  ## install the clients of others that run on Node, for the tests that speak through them
+npm-clients: $(NPM_CLIENTS)  ## install the clients for Node that some tests use
 
 $(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 	cd tests/clients && npm ci --loglevel error
@@ -124,7 +124,7 @@ $(NPM_CLIENTS): tests/clients/package.json tests/clients/package-lock.json
 
 COPILOTKIT := tests/clients/copilotkit
 
-copilotkit: install $(COPILOTKIT)/build/page.js  ## click through a page of CopilotKit's in a browser, with kill -9 between question and yes
+copilotkit: install $(COPILOTKIT)/build/page.js  ## click through a CopilotKit page in a browser, with kill -9 between question and yes
 	$(BIN)/python -m pytest tests/api/doors/test_copilotkit.py
 
 $(COPILOTKIT)/build/page.js: $(COPILOTKIT)/page.jsx $(COPILOTKIT)/package-lock.json
@@ -147,17 +147,17 @@ $(MCP_SERVERS_NPM): tests/mcp/official/package.json tests/mcp/official/package-l
 mutants: install  ## break every promise in turn and see its tests fail; prints a table
 	$(BIN)/python -m tests.mutants
 
-chaos: install  ## two instances under load, killed and frozen, their stores restarted; an order has to explain what clients saw: make chaos [SECONDS=600 SEED=1 PROCESSES=2]
+chaos: install  ## kill, freeze and restart two instances and their stores under load, and check all that clients saw: make chaos [SECONDS=600 SEED=1 PROCESSES=2]
 	$(BIN)/python -m tests.chaos chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) --processes $(or $(PROCESSES),1)
 
-soak: install  ## one instance under load for an hour; what it holds has to stay flat: make soak [SECONDS=3600 SEED=1]
+soak: install  ## one instance under load for an hour, whose memory, keys and connections must not grow: make soak [SECONDS=3600 SEED=1]
 	$(BIN)/python -m tests.chaos soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
-# What others wrote, held against Segue: docs/proof.md has the figures. With DATA also BFCL and the recorded dialogues.
+# Others' test suites run against Segue: docs/proof.md has the figures. With DATA also BFCL and the recorded dialogues.
 PROOFS := proof-agentdojo proof-mcp proof-agui proof-openai proof-order
 .PHONY: proof proof-data $(PROOFS)
 
-proof: $(PROOFS) $(if $(DATA),proof-data)  ## all of docs/proof.md, an hour: make proof [DATA=folder with the public data sets]
+proof: $(PROOFS) mcp-servers $(if $(DATA),proof-data)  ## run all of docs/proof.md, in an hour: make proof [DATA=folder with the public data sets]
 
 proof-data: install
 	$(MAKE) bfcl DATA=$(DATA)/bfcl_multi_turn_base.jsonl
@@ -165,7 +165,7 @@ proof-data: install
 
 AGENTDOJO ?= .venv/agentdojo
 
-proof-agentdojo: $(AGENTDOJO)/cases.json  ## have a model obey AgentDojo's 629 injections, and see what takes effect unasked
+proof-agentdojo: $(AGENTDOJO)/cases.json  ## let a model obey AgentDojo's 629 injections, and count what takes effect unasked
 	SWEEP=1 AGENTDOJO_CASES=$< $(BIN)/python -m pytest tests/proof/test_agentdojo.py
 
 $(AGENTDOJO)/cases.json: tests/proof/dojo_cases.py | install
@@ -181,33 +181,33 @@ HEARD := .venv/heard
 AGUI_TESTS := tests/events tests/api/test_streams.py tests/api/doors/test_agui.py
 OPENAI_TESTS := $(addprefix tests/api/doors/test_,openai_chat.py openai_responses.py openai_options.py sent_files.py)
 
-proof-agui: install $(NPM_CLIENTS)  ## hold every stream that the tests of events read against AG-UI's own verifier
+proof-agui: install $(NPM_CLIENTS)  ## check every stream that the tests of events read with AG-UI's own verifier
 	rm -f $(HEARD)-agui
 	SWEEP=1 RECORD_STREAMS=$(HEARD)-agui $(BIN)/python -m pytest $(AGUI_TESTS)
 	AGUI_HEARD=$(HEARD)-agui $(BIN)/python -m pytest tests/proof/test_agui_verifier.py
 
-proof-openai: install  ## hold every answer that the tests of OpenAI's doors read against the types of its SDK
+proof-openai: install  ## check every answer that the tests of OpenAI's routes read against the types of its SDK
 	rm -f $(HEARD)-openai
 	SWEEP=1 RECORD_OPENAI=$(HEARD)-openai $(BIN)/python -m pytest $(OPENAI_TESTS)
 	OPENAI_HEARD=$(HEARD)-openai $(BIN)/python -m pytest tests/proof/test_openai_shapes.py
 
-proof-order: install  ## two instances and kill -9: an order has to explain what clients heard; what it does not is drawn: [SECONDS=240 SEED=1]
+proof-order: install  ## kill -9 two instances, and find one order that explains what clients saw: make proof-order [SECONDS=240 SEED=1]
 	$(BIN)/python -m tests.chaos order --seconds $(or $(SECONDS),240) --talkers 2 $(if $(SEED),--seed $(SEED))
 
 COSMIC := .venv/cosmic-ray
 
-mutants-sample: install  ## a seeded sample of small changes to the pure rules, an hour at most: make mutants-sample SAMPLE=60
+mutants-sample: install  ## make a sample of small changes to the rules and check that tests fail, in an hour at most: make mutants-sample SAMPLE=60
 	test -x $(COSMIC)/bin/cosmic-ray || $(PYTHON) -m venv $(COSMIC)
 	$(COSMIC)/bin/python -m pip install --quiet --disable-pip-version-check cosmic-ray==$(shell sed -n 's/^COSMIC_RAY = "\(.*\)"/\1/p' tests/mutants/sample.py)
 	$(BIN)/python -m tests.mutants.sample --cosmic-ray $(COSMIC)/bin --at-most $(or $(SAMPLE),400)
 
 ATHERIS := .venv/atheris
 
-fuzz: install  ## try what comes from outside on the rules and readers, guided by coverage, for a minute: make fuzz [SECONDS=3600]
+fuzz: install  ## fuzz what reads outside input, guided by coverage, for a minute: make fuzz [SECONDS=3600]
 	test -d $(ATHERIS) || $(PIP) --target $(ATHERIS) atheris==3.0.0
 	PYTHONPATH=$(ATHERIS) $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
-house: install  ## print the numbers of the tree, and which modules a message passes: make house [AGAINST=another checkout]
+house: install  ## print the size of the code, and the modules that a message passes: make house [AGAINST=another checkout]
 	PYTHONPATH=. $(BIN)/python .ci/house.py $(AGAINST)
 
 PEERS_HOME := .venv/peers
@@ -229,7 +229,7 @@ bench-quick: install  ## measure it in less than a minute, and only print it
 bench-against: install  ## measure another checkout in the same minutes: make bench-against OTHER=path/to/checkout
 	$(BIN)/python -m bench --against $(or $(OTHER),$(error give a checkout with a .venv: make bench-against OTHER=path/to/checkout))
 
-bench-takeover: install  ## kill -9 a process, each way, and time until its turn goes on: five minutes
+bench-takeover: install  ## measure how long a turn waits after a kill -9 of its process: five minutes
 	$(BIN)/python -m bench.takeover --kills $(or $(KILLS),20)
 
 bench-machines: install  ## measure the processor time of each part on one to eight processes: three minutes
@@ -250,7 +250,7 @@ bench-claims: install  ## measure how well answers that claim an effect are told
 bfcl: install  ## replay a public benchmark, killing the service between turns: make bfcl DATA=bfcl_multi_turn_base.jsonl
 	$(BIN)/python bench/bfcl.py $(or $(DATA),$(error give the data: make bfcl DATA=path/to/bfcl_multi_turn_base.jsonl))
 
-dialogues: install  ## play recorded dialogues, counting what is asked twice: make dialogues DATA=airline_dialogues.jsonl [KILL=10 INSTANCES=2 READER=yes]
+dialogues: install  ## play recorded dialogues, and count what is asked twice: make dialogues DATA=airline_dialogues.jsonl [KILL=10 INSTANCES=2 READER=yes]
 	$(BIN)/python -m bench.dialogues $(or $(DATA),$(error give the data: make dialogues DATA=path/to/airline_dialogues.jsonl)) \
 		--kill $(or $(KILL),0) --instances $(or $(INSTANCES),1) --reader $(or $(READER),none)
 

@@ -1,6 +1,6 @@
 """`make bench-machines`: the processor time of a plain turn by part, on one to eight processes that share stores.
 
-Prints figures of docs/performance.md. All share this machine's cores, so their turns a second say little: the processor
+Prints figures of docs/scaling.md. All share this machine's cores, so their turns a second say little: the processor
 time of a part says how many turns a core of it carries.
 """
 

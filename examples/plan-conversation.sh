@@ -16,7 +16,7 @@ say() { # say SESSION TEXT: sends a message, prints the answer and the status of
   local answer
   answer=$(curl -sS --fail-with-body "$SEGUE/sessions/$1/chat" -H 'Content-Type: application/json' -d "{\"message\": \"$2\"}")
   field message.content <<<"$answer"
-  printf '\n[plan: %s]\n' "$(python3 -c 'import json, sys; plan = json.load(sys.stdin)["plan"]; print(plan["status"] + ", " + ", ".join(step["status"] for step in plan["steps"]) if plan else "none")' <<<"$answer")"
+  printf '\n[plan: %s]\n' "$(python3 -c 'import json, sys; plan = json.load(sys.stdin)["plan"]; print(plan["status"] + ", " + ", ".join(step["status"] for step in plan["steps"]) if plan else "left as it is")' <<<"$answer")"
 }
 
 case "${2:-it}" in

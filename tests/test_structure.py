@@ -77,6 +77,7 @@ BROAD = {
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
     "around/embedded/servers.py": "stops the servers that have started, and raises again",
     "around/tracing.py": "records what a span ended with, and raises again",
+    "db/outages.py": "logs what fails in a loop that has to go on",
     "mcp/mcp_servers.py": "leaves the servers that were entered, and raises again",
     "mcp/server_connection.py": "tries the older transport of HTTP, and raises again",
     "mcp/supervisor.py": "a connection may end with any error of the SDK, and the next one is tried",
@@ -84,6 +85,7 @@ BROAD = {
     "plans/policy.py": "an operator's own rule may raise anything, and then the call is denied",
     "tools/attachment_texts.py": "a library fails in any way on a broken file, which is refused then",
     "tools/run.py": "where a tool fails",
+    "turns/presence.py": "logs it, and takes the lock again",
     "turns/runner.py": "where a turn fails",
     "users/usage.py": "keeps what could not be booked, and raises again",
 }

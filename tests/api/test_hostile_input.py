@@ -246,8 +246,9 @@ async def test_a_cursor_beyond_the_end_is_an_empty_page(client: Client, provider
     await assert_goes_on(client, provider, session)
 
 
-async def test_a_list_goes_on_behind_an_item_that_has_been_deleted(client: Client) -> None:
-    """As a client does that deletes each page before it asks for the next."""
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_list_goes_on_behind_an_item_that_has_been_deleted(client: Client, *, by_id: bool) -> None:
+    """As a client does that deletes each page before it asks for the next, also by a cursor of the release before."""
     files = f"/sessions/{await client.new_session()}/attachments"
     schedule = {"message": "Report", "new_session": True, "cron": "0 3 * * *"}
     for path, new in (
@@ -263,7 +264,8 @@ async def test_a_list_goes_on_behind_an_item_that_has_been_deleted(client: Clien
         while behind is not None:
             page = await client.get(path, limit=2, **behind)
             seen += [each["id"] for each in page["items"]]
-            behind = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
+            following = page["next_cursor"]
+            behind = {"cursor": cursor(seen[-1]) if by_id else following} if following else None
             for each in page["items"]:
                 assert (await client.http.delete(f"{path}/{each['id']}")).status_code == 204
         assert seen == made[::-1], path

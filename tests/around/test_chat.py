@@ -39,7 +39,7 @@ async def test_one_that_goes_on_shows_the_last_six_messages_of_a_long_conversati
     provider.will(*(says(f"answer {number}") for number in range(4)))
     for number in range(4):
         await service.chat(session, f"question {number}")
-    again = await chats([], "--url", str(service.http.base_url), "--session", session, **home)
+    again = await chats([], "--session", session, SEGUE_URL=str(service.http.base_url), **home)
     shown = [line for line in again.stdout.splitlines() if "question" in line or "answer" in line]
     assert shown == [line for number in range(1, 4) for line in (f"> question {number}", f"answer {number}")]
 

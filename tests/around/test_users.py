@@ -2,15 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from segue.config import Settings
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
+from tests.support.logs import until
 from tests.support.service import Client, running
-from tests.support.stores import Stores
+from tests.support.stores import Stores, looking_into
 from tests.support.terminal import on_a_terminal
+
+WAITS_FOR_A_LOCK = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 @pytest.fixture
@@ -44,6 +50,24 @@ async def test_a_user_is_erased_once_it_was_said_on_a_terminal_or_with_yes_and_n
             seat.types(answer)
             assert await seat.left() == code
         assert await there() == left, answer
+
+
+async def test_two_operators_who_set_limits_of_a_user_at_once_lose_nothing(
+    settings: Settings, stores: Stores, urls: dict[str, str]
+) -> None:
+    limit = partial(asyncio.to_thread, segue, "users", "limits", "--user", "ada", **urls)
+    assert (await limit("--turns-per-minute", "7"))[0] == 0
+    async with looking_into(settings) as first:
+        async with first.database.transaction():
+            await first.database.execute("UPDATE user_limits SET concurrent_turns = 2")
+            second = asyncio.create_task(limit("--turns-per-minute", "9"))
+            await until(lambda: stores.database.fetchval(WAITS_FOR_A_LOCK))
+        assert (await second)[0] == 0
+    row = await stores.database.fetchrow("SELECT turns_per_minute, concurrent_turns FROM user_limits")
+    assert tuple(row) == (9, 2)
+    assert (await limit("--clear", "--tokens-per-day", "5"))[0] == 0
+    row = await stores.database.fetchrow("SELECT turns_per_minute, concurrent_turns, tokens_per_day FROM user_limits")
+    assert tuple(row) == (None, None, 5)
 
 
 async def test_what_is_done_at_the_command_line_is_in_the_audit_of_operators(

@@ -82,11 +82,13 @@ async def test_the_application_of_the_page_uses_its_tools_its_rule_and_its_words
 
 
 def test_the_package_of_the_page_brings_its_tools_and_a_setting_its_rule(folder: Path) -> None:
-    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    written = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+    tools = written["project"]["entry-points"]["segue.tools"]
+    assert written["tool"]["setuptools"]["py-modules"] == [leads_to.partition(":")[0] for leads_to in tools.values()]
     about = folder / "shop-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
-    lines = [f"{name} = {leads_to}" for name, leads_to in project["entry-points"]["segue.tools"].items()]
+    lines = [f"{name} = {leads_to}" for name, leads_to in tools.items()]
     (about / "entry_points.txt").write_text("\n".join(["[segue.tools]", *lines]))
     assert [tool.spec.name for tool in native_tools()] == ["find_order", "refund_order"]
     rule = Settings.model_validate({"before_call": "shop:before_call"}).before_call

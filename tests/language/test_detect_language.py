@@ -119,6 +119,7 @@ def test_a_foreign_name_does_not_change_the_language() -> None:
         ("ar", "احذف order_2026-118 من el-ordine.example/la/il"),
         ("zh", "发给ada@der-und.example吧"),
         ("en", "send the report to müller@und.example"),
+        ("??", "mcp_write_off article=lamp"),
     ],
 )
 def test_an_address_does_not_change_the_language(language: str, text: str) -> None:

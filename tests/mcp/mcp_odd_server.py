@@ -14,7 +14,11 @@ def odd_tools() -> list[object]:
     for _ in range(80):
         nested = {"type": "object", "properties": {"x": nested}}
     doubling = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
-    nulls = {"x": {"type": "string", "required": True, "default": None, "enum": None}}
+    nulls = {
+        "x": {"type": "string", "required": True, "default": None, "enum": None},
+        "default": {"const": {"a": None, "b": "\u200b"}, "title": None, "description": "the i\u200bd"},
+        "required": {"enum": [{"a": None}], "default": {"a": None}, "items": None},
+    }
     return [
         {"name": "nulls", "inputSchema": {"type": "object", "properties": nulls, "required": None}},
         {"name": "match", "inputSchema": {"type": "object"}, "outputSchema": doubling},

@@ -168,6 +168,25 @@ async def test_a_server_that_ends_at_a_question_it_does_not_know_is_asked_as_bef
         assert servers.states()["dead"].startswith("failed: the process ended with exit code 1")
 
 
+async def test_a_server_that_says_something_else_is_started_once_an_attempt(
+    configure: Configure, tmp_path: Path
+) -> None:
+    """What is asked as before hears `initialize` first, and at the next attempt another question."""
+    heard = tmp_path / "heard"
+    code = f"import sys\nopen({str(heard)!r}, 'a').write(sys.stdin.readline())\nwhile True: print('Started!')"
+    noisy = {"command": "python", "args": ["-c", code]}
+    async with McpServers(configure(noisy=noisy), start_timeout_s=0.1):
+        await until(lambda: heard.exists() and len(heard.read_text().splitlines()) >= 2)
+    assert all('"server/discover"' in line for line in heard.read_text().splitlines())
+
+
+@pytest.mark.sweep
+async def test_a_server_that_ends_late_is_told_for_how_it_ended_and_not_waited_for_again(configure: Configure) -> None:
+    late = {"command": "python", "args": ["-c", "import sys, time; time.sleep(5); sys.exit(7)"]}
+    async with McpServers(configure(late=late), start_timeout_s=PATIENCE_S, handshake_timeout_s=8) as servers:
+        assert servers.states()["late"].startswith("failed: the process ended with exit code 7")
+
+
 async def test_a_server_may_end_each_message_with_an_empty_line(configure: Configure) -> None:
     async with McpServers(configure(small=SMALL), start_timeout_s=PATIENCE_S) as servers:
         assert await call(servers, "pid", notes=150) == await call(servers, "pid")
@@ -384,8 +403,12 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     assert reading.description.startswith("reads mail!")
     shown = {"description": "the id", "examples": ["ab"], "x-note": "seen", "pattern": "a\u200bb"}
     assert reading.input_schema["properties"]["id"] == {"type": "string", **shown}
-    said = {"type": "object", "properties": {"x": {"type": "string", "default": None}}}
-    assert tools["mcp_nulls"].input_schema == said
+    said = {
+        "x": {"type": "string", "default": None},
+        "default": {"const": {"a": None, "b": "\u200b"}, "description": "the id"},
+        "required": {"enum": [{"a": None}], "default": {"a": None}},
+    }
+    assert tools["mcp_nulls"].input_schema == {"type": "object", "properties": said}
     reasons = {log["reason"] for log in logs if log["event"] == "mcp_tool_skipped"}
     assert any("another document" in reason for reason in reasons)
     assert any(log["event"] == "mcp_tools_cut" for log in logs)

@@ -18,6 +18,7 @@ from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
 from segue.models.reply import ModelCall, Reply
 from segue.models.streamed_answer import AT_ONCE, Listener
+from tests.support.loop_lag import loop_kept_free
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import OpenModel, Provider, completion, delta, raw, says, sse, streams
 
@@ -273,6 +274,29 @@ ANSWERS = {
         ),
         calls=(("search", {"q": 1}), ("find", {"q": 2})),
     ),
+    "two calls by their ids, without an index": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}'), call("find", '{"q": 2}', id="c2")]},
+        (
+            {"tool_calls": [call("search", "", id="c1")]},
+            {"tool_calls": [call("find", "", id="c2")]},
+            {"tool_calls": [{"id": "c1", "function": {"arguments": '{"q": 1}'}}]},
+            {"tool_calls": [{"id": "c2", "function": {"arguments": '{"q": 2}'}}]},
+        ),
+        calls=(("search", {"q": 1}), ("find", {"q": 2})),
+    ),
+    "an index of each piece": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
+        (
+            {"tool_calls": [call("search", "", index=0)]},
+            {"tool_calls": [{"index": 1, "function": {"arguments": '{"q"'}}]},
+            {"tool_calls": [{"index": 2, "id": "c1", "function": {"arguments": ": 1}"}}]},
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
+    "a call in its old form too": Row(
+        {"tool_calls": [call("search", "{}")], "function_call": {"name": "search", "arguments": "{}"}, "content": ""},
+        calls=(("search", {}),),
+    ),
     "the old form of a call": Row(
         {"content": None, "function_call": {"name": "search", "arguments": '{"q": 1}'}},
         ({"function_call": {"name": "search", "arguments": ""}}, {"function_call": {"arguments": '{"q": 1}'}}),
@@ -424,6 +448,21 @@ async def test_lines_of_a_stream_may_end_in_any_way_and_be_cut_anywhere(
     assert (await asked(model, as_stream=True)).text == "42"
 
 
+WHOLE_BEHIND = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "It is 42."}}]}
+STREAMS: dict[str, list[Any]] = {
+    "the mark of a byte order": ["\ufeff", delta(content="It is"), delta("stop", content=" 42.")],
+    "the whole message behind its pieces": [delta(content="It is"), delta("stop", content=" 42."), WHOLE_BEHIND],
+}
+
+
+@pytest.mark.parametrize("pieces", STREAMS.values(), ids=list(STREAMS))
+async def test_the_words_of_a_stream_are_all_there_and_once(
+    model: ChatModel, provider: Provider, pieces: list[Any]
+) -> None:
+    provider.will(sse(*pieces, "data: [DONE]\n\n"))
+    assert (await asked(model, as_stream=True)).text == "It is 42."
+
+
 async def test_an_endpoint_that_cannot_stream_is_understood(model: ChatModel, provider: Provider) -> None:
     async def not_streamed(body: dict[str, Any]) -> Any:
         assert body["stream"]
@@ -438,22 +477,28 @@ async def test_an_endpoint_that_cannot_stream_is_understood(model: ChatModel, pr
 
 USAGES = {
     "OpenAI's": (
-        {**USED, "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 3}},
-        (11, 7, 5, 3, False),
+        {
+            **USED,
+            "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 2},
+            "completion_tokens_details": {"reasoning_tokens": 3},
+        },
+        (11, 7, 5, 2, 3, False),
     ),
-    "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, False)),
+    "LiteLLM's": ({**USED, "prompt_tokens_details": {"cache_creation_tokens": 2}}, (11, 7, 0, 2, 0, False)),
+    "LiteLLM's of before": ({**USED, "cache_creation_input_tokens": 2}, (11, 7, 0, 2, 0, False)),
+    "DeepSeek's": ({**USED, "prompt_cache_hit_tokens": 5}, (11, 7, 5, 0, 0, False)),
     "xAI's": (
         {**USED, "total_tokens": 48, "completion_tokens_details": {"reasoning_tokens": 30}},
-        (11, 37, 0, 30, False),
+        (11, 37, 0, 0, 30, False),
     ),
     "details that are null": (
         {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
-        (11, 7, 0, 0, False),
+        (11, 7, 0, 0, 0, False),
     ),
-    "as fractions": ({"prompt_tokens": 11.0, "completion_tokens": 7.5, "total_tokens": 18.5}, (11, 7, 0, 0, False)),
+    "as fractions": ({"prompt_tokens": 11.0, "completion_tokens": 7.5, "total_tokens": 18.5}, (11, 7, 0, 0, 0, False)),
     "in words": (
         {"prompt_tokens": "11", "completion_tokens": "7", "prompt_tokens_details": {"cached_tokens": "5"}},
-        (11, 7, 5, 0, False),
+        (11, 7, 5, 0, 0, False),
     ),
 }
 
@@ -464,8 +509,15 @@ async def test_usage_is_read(
     model: ChatModel, provider: Provider, usage: Any, meant: tuple[object, ...], *, as_stream: bool
 ) -> None:
     reply = await asked_with_usage(model, provider, usage, as_stream=as_stream)
-    counted = (reply.input_tokens, reply.output_tokens, reply.cached_tokens, reply.reasoning_tokens, reply.estimated)
-    assert counted == meant
+    counted = (reply.input_tokens, reply.output_tokens, reply.cached_tokens, reply.written_tokens)
+    assert (*counted, reply.reasoning_tokens, reply.estimated) == meant
+
+
+async def test_usage_in_a_choice_counts(model: ChatModel, provider: Provider) -> None:
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "usage": USED}]}
+    provider.will(sse(delta(content="42"), ended, "data: [DONE]\n\n"))
+    reply = await asked(model, as_stream=True)
+    assert (reply.input_tokens, reply.output_tokens, reply.estimated) == (11, 7, False)
 
 
 NO_USAGES: list[Any] = [
@@ -474,6 +526,7 @@ NO_USAGES: list[Any] = [
     {"prompt_tokens": 0, "completion_tokens": 0},
     {"prompt_tokens": -5, "completion_tokens": 7},
     {"completion_tokens": 7},
+    {"prompt_tokens": 11, "completion_tokens": 0},
     "missing",
 ]
 
@@ -713,3 +766,13 @@ async def test_words_that_come_in_one_piece_do_not_keep_everything_else_waiting(
     others.cancel()
     assert len(at) == 200
     assert max(Counter(at).values()) <= AT_ONCE
+
+
+async def test_thousands_of_calls_in_one_event_do_not_keep_everything_else_waiting(
+    model: ChatModel, provider: Provider
+) -> None:
+    many = [call("search", "{}", id=f"c{number}", index=number) for number in range(6000)]
+    provider.will(sse(delta("tool_calls", tool_calls=many), "data: [DONE]\n\n"))
+    with loop_kept_free():
+        reply = await model.reply(ASKED, listener=Heard().listener)
+    assert len(reply.calls) == 6000

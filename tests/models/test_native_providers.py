@@ -31,7 +31,7 @@ from segue.models.streamed_answer import Listener
 from segue.models.traced_call import response
 from segue.tools.normalize import BinaryPart
 from tests.support import gemini_api, messages_api, responses_api
-from tests.support.native_api import KEY, Given, NativeApi, scripted_api
+from tests.support.native_api import KEY, Given, NativeApi, event, scripted_api
 from tests.support.service import Client, running
 from tests.support.streams import streamed
 from tests.support.toolbox import PIXEL
@@ -322,6 +322,112 @@ async def test_a_request_whose_tokens_are_not_counted_with_the_answers_is_estima
     api.will(replace(messages_api.says("It is noon."), usage={"output_tokens": 7}))
     reply = await model.reply(ASKED, listener=SILENT if as_stream else None)
     assert (reply.input_tokens > 0, reply.output_tokens, reply.estimated) == (True, 7, True)
+
+
+def bodies_of(protocol: ModuleType, given: Given | None = None) -> list[dict[str, Any]]:
+    """The events of a streamed answer."""
+    given = given or protocol.says("It is noon.")
+    return [orjson.loads(each.partition("data: ")[2]) for each in protocol.api().events(given)]
+
+
+def as_events(*bodies: dict[str, Any], before: str = "", behind: str = "") -> Response:
+    written = "".join(event(body, body.get("type")) for body in bodies)
+    return Response(f"{before}{written}{behind}", media_type="text/event-stream")
+
+
+def counts(first: Any, *later: Any) -> Response:
+    """An answer of Anthropic's, whose first event counts the first of these, and an event at its end each other."""
+    begun, *told, ended, stopped = bodies_of(messages_api)
+    begun["message"]["usage"] = first
+    return as_events(begun, *told, *({**ended, "usage": usage} for usage in later), stopped)
+
+
+def counts_in_tier(tier: str) -> Response:
+    *told, ended = bodies_of(responses_api)
+    details = {"cached_tokens": 30, "cache_write_tokens": 5}
+    ended["response"] |= {
+        "service_tier": tier, "usage": {**responses_api.USAGE, "input_tokens": 46, "input_tokens_details": details},
+    }  # fmt: skip
+    return as_events(*told, ended)
+
+
+WRITTEN = {**messages_api.USAGE, "cache_creation_input_tokens": 5}
+LASTING = {**WRITTEN, "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}}
+COUNTS = {
+    "once": ("anthropic", counts(WRITTEN, WRITTEN)),
+    "again and again": ("anthropic", counts(WRITTEN, {**WRITTEN, "output_tokens": 3}, WRITTEN)),
+    "the input in the first event only": ("anthropic", counts(WRITTEN, {"output_tokens": 7})),
+    "the input more exactly at the end": ("anthropic", counts({**WRITTEN, "input_tokens": 2}, WRITTEN)),
+    "by how long the cache lasts": ("anthropic", counts(WRITTEN, LASTING)),
+    "in the usual tier": ("responses", counts_in_tier("default")),
+    "in another tier": ("responses", counts_in_tier("flex")),
+}
+
+
+@pytest.mark.parametrize(
+    ("native", "given"),
+    [(NATIVE[name], given) for name, given in COUNTS.values()],
+    ids=list(COUNTS),
+    indirect=["native"],
+)
+async def test_tokens_read_from_a_cache_and_written_to_it_are_told_from_the_rest_of_the_input(
+    model: ChatModel, api: NativeApi, given: Response
+) -> None:
+    api.will(given)
+    reply = await model.reply(ASKED, listener=SILENT)
+    counted = (reply.input_tokens, reply.cached_tokens, reply.written_tokens, reply.output_tokens, reply.estimated)
+    assert counted == (46, 30, 5, 7, False)
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_an_output_that_is_not_counted_is_estimated_beside_an_input_that_is(
+    model: ChatModel, api: NativeApi
+) -> None:
+    api.will(counts(WRITTEN, None))
+    reply = await model.reply(ASKED, listener=SILENT)
+    assert (reply.input_tokens, reply.output_tokens > 2, reply.estimated) == (46, True, True)
+
+
+async def test_a_stream_may_begin_with_the_mark_of_a_byte_order(
+    model: ChatModel, native: Native, api: NativeApi
+) -> None:
+    api.will(as_events(*bodies_of(native.protocol), before="\ufeff"))
+    assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
+@pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
+async def test_a_stream_of_the_responses_api_may_end_as_one_of_chat_completions(
+    model: ChatModel, api: NativeApi
+) -> None:
+    api.will(as_events(*bodies_of(responses_api), behind="data: [DONE]\n\n"))
+    assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
+@pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
+@pytest.mark.parametrize("first", [[], [""]], ids=["no piece", "an empty piece"])
+async def test_arguments_that_come_whole_only_are_those_of_their_call(
+    model: ChatModel, api: NativeApi, first: list[str]
+) -> None:
+    kind, bodies = "response.function_call_arguments", list[dict[str, Any]]()
+    for body in bodies_of(responses_api, responses_api.calls(NOON, ROME)):
+        if body["type"] == "response.output_item.done":
+            at = {"output_index": body["output_index"], "item_id": body["item"]["id"]}
+            bodies += ({**at, "type": f"{kind}.delta", "delta": piece} for piece in first)
+            bodies.append({**at, "type": f"{kind}.done", "arguments": body["item"]["arguments"]})
+        if body["type"] != f"{kind}.delta":
+            bodies.append(body)
+    api.will(as_events(*bodies))
+    reply = await model.reply(ASKED, [CLOCK], listener=SILENT)
+    assert [(call.name, call.args) for call in reply.calls] == [NOON, ROME]
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_an_error_in_words_within_a_stream_is_told_and_may_be_asked_again(
+    model: ChatModel, api: NativeApi
+) -> None:
+    api.will(as_events(*bodies_of(messages_api)[:2], behind="event: error\ndata: Upstream is overloaded\n\n"))
+    error = await failure(model, as_stream=True)
+    assert ("Upstream is overloaded" in error.detail, error.retryable) == (True, True)
 
 
 IN_PHASES = Given(

@@ -142,16 +142,21 @@ async def test_a_message_that_comes_while_a_failed_turn_is_run_again_finds_the_s
     assert refused.value.code == "turn_in_progress"
 
 
-async def test_only_a_lease_that_nobody_can_have_heard_of_is_ended(settings: Settings, database: Database) -> None:
+async def test_only_a_turn_that_this_process_may_have_claimed_unheard_is_claimed_anew(
+    settings: Settings, database: Database
+) -> None:
     async with running(settings, takes_turns=False) as client:
         session = await client.new_session()
-    async with abandoned(settings, session, lease_s=600) as (_, claim), looking_into(settings) as stores:
+    async with abandoned(settings, session, lease_s=600) as (_, claim):
 
-        async def ended(epoch: int, started_later: str) -> set[str]:
-            change = "UPDATE turns SET epoch = $1, started_at = queued_at + $2::text::interval"
-            await stores.database.execute(change, epoch, started_later)
-            return await database.write(claims.end_unconfirmed_leases, [claim.key.turn_id])
+        async def claimed(*unheard: str) -> Claim | None:
+            return await database.write(claims.claim_next, session, worker="here", lease_s=600, unheard=unheard)
 
-        assert await ended(2, "0 s") == set()  # it was claimed again
-        assert await ended(1, "1 s") == set()  # it was claimed later than it was accepted
-        assert await ended(1, "0 s") == {claim.key.turn_id}
+        assert await claimed() is None
+        assert await claimed("another") is None
+        assert await database.read(claims.sessions_claimed, [session], unheard=["another"]) == []
+        assert await database.read(claims.sessions_claimed, [session], unheard=["gone"]) == [session]
+        anew = await claimed("gone")
+        assert anew is not None
+        assert (anew.key, anew.epoch, anew.attempt) == (claim.key, claim.epoch + 1, claim.attempt)
+        assert await database.write(claims.still_held, [claim]) == ({}, set())

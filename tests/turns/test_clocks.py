@@ -3,12 +3,14 @@ ids and times are in the wrong order.
 """
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -141,6 +143,26 @@ async def test_what_came_last_is_told_by_the_rows_though_the_clock_runs_backward
         assert (await press(client, first, 1))["code"] == "plan_expired"
         await stores.database.execute("UPDATE plans SET seq = 0")  # as those of releases that had none
         assert [plan["id"] for plan in await paged(client, f"{at}/plans")] == sorted(plans, reverse=True)
+
+
+async def test_a_list_goes_on_behind_what_was_deleted_though_the_clock_runs_backwards(settings: Settings) -> None:
+    sealing = SecretStr(base64.b64encode(bytes(32)).decode())
+    async with running(settings.model_copy(update={"mcp_token_key": sealing}), clock=Backwards()) as client:
+        files = f"/sessions/{await client.new_session()}/attachments"
+        message = {"message": "Report", "new_session": True}
+        for path, new in (
+            ("/schedules", {"json": {**message, "at": "2099-01-01T09:00:00Z"}}),
+            ("/triggers", {"json": message}),
+            ("/mandates", {"json": {"tool": "current_time", "scope": "user"}}),
+            (files, {"files": {"file": ("a.txt", b"a")}}),
+        ):
+            given = [await client.http.post(path, **new) for _ in range(3)]
+            made = [each.json()["id"] for each in given]
+            page = await client.get(path, limit=1)
+            assert [each["id"] for each in page["items"]] == made[:1:-1], path
+            assert (await client.http.delete(f"{path}/{made[-1]}")).status_code == 204
+            rest = await client.get(path, cursor=page["next_cursor"])
+            assert [each["id"] for each in rest["items"]] == made[1::-1], path
 
 
 def ids(made: list[dict[str, Any]]) -> list[str]:

@@ -13,14 +13,15 @@ from sqlalchemy import make_url
 from starlette.responses import Response
 
 from segue.config import Settings
-from tests.support.logs import awaiting
+from segue.db.engine import SESSION_SETTINGS
+from tests.support.logs import awaiting, until
 from tests.support.patience import PATIENCE_S
 from tests.support.plans import planned
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
-from tests.support.stores import plain, socket_of
+from tests.support.stores import looking_into, plain, socket_of
 
 LEASE_S = 4
 FULL = """
@@ -163,6 +164,42 @@ async def test_who_waits_for_a_turn_that_cannot_end_on_a_full_disk_is_told_withi
         assert turn["answer"]["message"]["content"] == "It is."
         assert (await client.get("/health/ready"))["postgres"] == "ok"
     await admin.close()
+
+
+async def test_turns_that_cannot_end_keep_no_lease_of_another_from_being_renewed(
+    settings: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SESSION_SETTINGS, "lock_timeout", "1000")
+    thought, gone_on = asyncio.Event(), asyncio.Event()
+
+    async def thinks(_: dict[str, Any]) -> Response:
+        await thought.wait()
+        return says("Well.")
+
+    async def fails_later(_: dict[str, Any]) -> Response:
+        await gone_on.wait()
+        return fails(400)
+
+    provider.will_to("Think", thinks)
+    provider.always("Fail", fails_later)
+    async with (
+        running(settings.model_copy(update={"turn_lease_s": LEASE_S})) as client,
+        looking_into(settings) as stores,
+        looking_into(settings) as others,
+    ):
+        thinking, *failing = [await client.new_session() for _ in range(8)]
+        await client.send(thinking, "Think", background=True)
+        for session in failing:
+            await client.send(session, "Fail", background=True)
+        await provider.wait_for_requests(8)
+        async with others.database.transaction():
+            await others.database.execute("LOCK TABLE tool_calls IN EXCLUSIVE MODE")
+            gone_on.set()
+            long = "SELECT lease_until > started_at + interval '15 s' FROM turns WHERE session_id = $1"
+            await until(lambda: stores.database.fetchval(long, thinking))
+        thought.set()
+        assert (await client.ended(thinking))[0]["attempts"] == 1
+        assert {(await client.ended(session))[0]["status"] for session in failing} == {"failed"}
 
 
 async def begun(postgres: Proxy) -> asyncio.Task[None]:

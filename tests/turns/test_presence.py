@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -33,6 +33,7 @@ OUTAGE = {  # what is told at the beginning, and at the end
     "recovery_failed": "recovery_works",
     "limits_not_read": "limits_are_current",
 }
+LOOKING_AFTER = ("presence_not_held", "recovery_failed", "leases_not_renewed")
 GONE, FROZEN, OLDER = "gone/1:1", "frozen/1:1", "older:1"
 
 
@@ -216,6 +217,22 @@ async def test_the_log_tells_once_that_an_outage_has_begun_and_once_that_it_is_o
     assert [(times(begins), times(ends)) for begins, ends in OUTAGE.items()] == [(1, 1)] * len(OUTAGE)
 
 
+async def test_a_fault_that_is_no_outage_ends_nothing_that_looks_after_turns(
+    patient: Settings, provider: Provider
+) -> None:
+    provider.will_to(GONE, says("Taken over."))
+    async with running(patient) as client, looking_into(patient) as stores, AsyncExitStack() as stack:
+        session, thought = await thinks(client, provider)
+        told = [await stack.enter_async_context(awaiting(each)) for each in LOOKING_AFTER]
+        async with stores.hidden("turns"), asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(each.wait() for each in told))
+        left = await left_running(patient, client, GONE)
+        assert (await client.ended(left[GONE]))[0]["attempts"] == 2
+        thought.go.set()
+        assert (await client.ended(session))[0]["attempts"] == 1
+        assert (await client.get("/health/ready"))["worker"] == "ok"
+
+
 async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_that_accepted_it(
     patient: Settings, database_url: str, provider: Provider
 ) -> None:
@@ -229,7 +246,21 @@ async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_tha
         refused = await client.send(session, "Where am I?")
         assert (refused.status_code, lost.is_set()) == (503, True)
         [turn] = await client.ended(session)
-    assert (turn["status"], turn["attempts"]) == ("completed", 2)
+    assert (turn["status"], turn["attempts"]) == ("completed", 1)
+
+
+async def test_a_turn_whose_claim_was_not_heard_runs_at_once_and_costs_no_attempt(
+    patient: Settings, database_url: str, provider: Provider
+) -> None:
+    provider.will(says("Here."))
+    async with running(patient, takes_turns=False) as accepts, door_to(database_url) as (door, behind):
+        session = await accepts.new_session()
+        lost = door.lose(b"Where am I")
+        await accepts.send(session, "Where am I?", background=True)
+        async with running(patient.model_copy(update={"database_url": SecretStr(behind)})):
+            [turn] = await accepts.ended(session)
+    assert lost.is_set()
+    assert (turn["status"], turn["attempts"]) == ("completed", 1)
 
 
 async def test_behind_a_pooler_the_lease_decides_and_log_and_doctor_say_so(

@@ -114,6 +114,9 @@ def moments(of: Rule, since: str, count: int) -> list[str]:
         ("0 9 * * 1", "WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0", ROME, "2026-10-20 00:00", "10-26 08:00 11-02 08:00"),
         ("0 9 * * 1", "WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0", ROME, "2026-03-22 00:00", "03-23 08:00 03-30 07:00"),
         ("15 2 * * *", "DAILY;BYHOUR=2;BYMINUTE=15", LORD_HOWE, "2026-10-02 20:00", "10-03 15:45 10-04 15:15"),
+        # 02:20 does not exist and is ten to three, after 02:40, which does
+        ("20,40 2 * * *", "DAILY;BYHOUR=2;BYMINUTE=20,40", LORD_HOWE, "2026-10-02 20:00",
+         "10-03 15:40 10-03 15:50 10-04 15:20"),
         ("0 9 31 * *", "MONTHLY;BYMONTHDAY=31;BYHOUR=9", "UTC", "2026-10-01 00:00", "10-31 09:00 12-31 09:00"),
         ("0 0 29 2 *", "YEARLY;BYMONTH=2;BYMONTHDAY=29;BYHOUR=0;BYMINUTE=0", "UTC", "2026-09-30 00:00", "02-29 00:00"),
     ],

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from segue.users.prices import read_prices
+from segue.domain.identity import Charge
+from segue.users.prices import Tariff, read_prices
 from tests.support.commands import segue
 
 TOML = """
@@ -28,7 +29,26 @@ def test_a_name_counts_before_a_pattern_and_cost_is_exact(tmp_path: Path, model:
     file = tmp_path / "prices.toml"
     file.write_text(TOML)
     price = read_prices(file).of(model)
-    assert (price and price.cost(10, 9, 1)) == cost
+    assert (price and price.cost(10, 9, 0, 1)) == cost
+
+
+# Dollars for ten tokens of input, of which two are read from a cache and four written to it, and what is reserved.
+WRITES = {
+    "as providers bill it": ("", 24, 30),
+    "dearer": ("cache_write = 4", 28, 40),
+    "free": ("cache_write = 0", 12, 24),
+}
+
+
+@pytest.mark.parametrize(("line", "dollars", "most"), WRITES.values(), ids=list(WRITES))
+def test_what_is_written_to_a_cache_has_a_price_and_the_dearest_is_reserved(
+    tmp_path: Path, line: str, dollars: int, most: int
+) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(f"[m]\ninput = 2.4\ncached_input = 1.2\noutput = 1\n{line}")
+    tariff = Tariff("m", read_prices(file).of("m"), answer_tokens=0)
+    charge = tariff.priced(Charge("m", input_tokens=10, cached_tokens=2), 4)
+    assert (charge.cost, tariff.at_most(10).cost) == (Decimal(dollars) / 10**6, Decimal(most) / 10**6)
 
 
 WRONG = {

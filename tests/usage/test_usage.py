@@ -77,7 +77,7 @@ async def used(client: Client, **params: Any) -> list[dict[str, Any]]:
 async def test_an_answer_and_the_usage_of_its_day_tell_the_same_tokens_and_the_exact_cost(
     settings: Settings, provider: Provider
 ) -> None:
-    cached, thought = {"cached_tokens": 80}, {"reasoning_tokens": 30}
+    cached, thought = {"cached_tokens": 80, "cache_write_tokens": 8}, {"reasoning_tokens": 30}
     told = {"prompt_tokens": 100, "prompt_tokens_details": cached, "completion_tokens_details": thought}
     provider.will(calls(("current_time", {})), takes("one", completion_tokens=50, **told))
     async with running(settings) as client:
@@ -89,7 +89,7 @@ async def test_an_answer_and_the_usage_of_its_day_tell_the_same_tokens_and_the_e
             "output_tokens": 57,
             "reasoning_tokens": 30,
         }
-        cost = (31 * 0.25 + 80 * 0.025 + 57 * 2) / 1e6
+        cost = (23 * 0.25 + 80 * 0.025 + 8 * 0.25 * 1.25 + 57 * 2) / 1e6
         assert answer["usage"] == {
             **counted,
             "estimated": False,

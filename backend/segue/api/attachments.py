@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from segue.api.chat import ClientRequest
 from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
-from segue.api.schemas import Page, PagingDep, id_position
+from segue.api.schemas import Page, PagingDep, row_position
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.log import log
@@ -39,7 +39,7 @@ NOT_ONE_FILE: Final = (
 )
 _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
-_POSITION = id_position("att")
+_POSITION = row_position("att")
 _FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
 _UPLOAD: Final[dict[str, Any]] = {
     "requestBody": {
@@ -87,7 +87,7 @@ async def list_attachments(
     """Lists the files of a session. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, attachment_store.list_attachments, *of, **paging.behind(_POSITION))
-    return paging.page(found, lambda each: each.id)
+    return paging.page_of_placed(found)
 
 
 @router.get("/{attachment_id}", response_class=Response, responses=_BYTES)

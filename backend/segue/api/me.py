@@ -6,18 +6,18 @@ from datetime import date, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import Query
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field
 from starlette.responses import StreamingResponse
 
 from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, Seq, invalid_cursor
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, invalid_cursor
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS
-from segue.domain.ids import id_pattern, is_id
+from segue.domain.ids import is_id
 from segue.domain.session import Memory, NewFact, UnreadableMemory
 from segue.memory import fact_store
 from segue.turns.jobs.learn_facts import cancel_extraction
@@ -36,8 +36,7 @@ ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again
 _SesId = Annotated[str, AfterValidator(lambda each: each if is_id("ses", each) else "")]  # which no session has
 OfSession = Annotated[_SesId, Query(max_length=200, description="Of this session, also if it has been deleted.")]
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
-_FactId = Annotated[str, Field(pattern=id_pattern("mem"))]
-_MEMORY_POSITION: TypeAdapter[fact_store.FactPosition] = TypeAdapter(tuple[Seq, _FactId])
+_MEMORY_POSITION = schemas.row_position("mem")
 
 
 @dataclass(frozen=True, slots=True)

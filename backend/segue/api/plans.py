@@ -11,7 +11,7 @@ from segue.api.chat import AcceptedTurn, ClientDep, events_url, fingerprint_of
 from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, ServicesDep, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
-from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, PagingDep, PlanDecision, TimeZone, id_position
+from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, PagingDep, PlanDecision, TimeZone
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -29,7 +29,7 @@ approvals_router = router_of("plans", "/approvals")
 mandates_router = router_of("mandates", "/mandates")
 grants_router = router_of("mandates", "/sessions/{session_id}/grants")
 
-_POSITION, _MANDATE_POSITION = id_position("plan"), id_position("man")
+_POSITION, _MANDATE_POSITION = schemas.id_position("plan"), schemas.row_position("man")
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
@@ -133,7 +133,7 @@ async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep
     """Lists the caller's standing approvals with what is used of them. Newest first."""
     tools, now = services.tools.tools_for(caller, origin.groups), services.clock()
     found = await services.read(mandates.list_mandates, caller, **paging.behind(_MANDATE_POSITION))
-    return paging.page([mandates.shown(row, tools, now=now) for row in found], lambda each: each.id)
+    return paging.page_of_placed([(mandates.shown(row, tools, now=now), (row.seq, row.id)) for row in found])
 
 
 @mandates_router.post("", status_code=201, responses=problems("unknown_tool", "unknown_agent", "session_not_found"))

@@ -12,7 +12,7 @@ from structlog.contextvars import bind_contextvars
 from segue.api.chat import AcceptedTurn, check_length, events_url
 from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, TriggerId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, id_position
+from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, row_position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -29,7 +29,7 @@ hooks_router = router_of("triggers", "/hooks")
 
 KINDS: Final = ("at", "cron", "rrule")
 CANNOT_BE_MADE: Final = ("session_not_found", "unknown_agent", "too_many_unattended")
-_POSITION, _TRIGGER_POSITION = id_position("sch"), id_position("trg")
+_POSITION, _TRIGGER_POSITION = row_position("sch"), row_position("trg")
 
 ScheduledMessage = Annotated[
     FilledText, Field(max_length=LONGEST_MESSAGE), doc("What is said, in up to `MAX_MESSAGE_CHARS`.")
@@ -118,7 +118,7 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
     """Lists the caller's schedules, in all sessions. Newest first."""
     found = await services.read(schedules.list_schedules, caller, **paging.behind(_POSITION))
-    return paging.page(found, lambda each: each.id)
+    return paging.page_of_placed(found)
 
 
 @router.get("/{schedule_id}")
@@ -232,7 +232,7 @@ async def create_trigger(
 async def list_triggers(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Trigger]:
     """Lists the caller's triggers. Newest first."""
     found = await services.triggers.listed(caller, **paging.behind(_TRIGGER_POSITION))
-    return paging.page(found, lambda each: each.id)
+    return paging.page_of_placed(found)
 
 
 @triggers_router.patch("/{trigger_id}")

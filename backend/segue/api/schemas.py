@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from segue.db.rows import Position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.approval_rule import MAX_REASON_CHARS
 from segue.domain.errors import AppError
@@ -349,6 +350,12 @@ class PageQuery(BaseModel):
 
 def encode_cursor(position: object) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(position)).decode()
+
+
+def row_position(prefix: Prefix) -> TypeAdapter[Position | str]:
+    """Returns the shape of a position in a list that is ordered by seq. The release before had the id alone in it."""
+    is_id = Field(pattern=id_pattern(prefix))
+    return TypeAdapter(tuple[Seq, Annotated[str, is_id]] | Annotated[str, is_id])
 
 
 def id_position(prefix: Prefix) -> TypeAdapter[str]:

@@ -46,7 +46,7 @@ ReadLine = Callable[[str], "str | None"]  # shows a prompt and returns a line, N
 
 def chat(
     *,
-    url: Annotated[str | None, typer.Option(help="A running service; else HOST and PORT, or one of its own.")] = None,
+    url: Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A service; else HOST:PORT, or its own.")] = None,
     api_key: ServiceKey = None,
     session: Annotated[str | None, typer.Option(help="The session to go on with, instead of the last one.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new session.")] = False,

@@ -86,9 +86,9 @@ def verify(
         typer.echo("\n".join(map(printable, faults)))
         raise typer.Exit(code=1)
     erased = sum(each.content is None for each in found)
-    typer.echo(f"{len(found)} receipts, unbroken; of {erased} the words were erased.")
-    signers = sorted({each.signed_by for each in found if each.signed_by})
-    typer.echo(f"Signed by {', '.join(signers)}: compare it." if signers else "Not signed: RECEIPT_KEY was not set.")
+    typer.echo(f"{len(found)} receipts, unbroken; the words of {erased} are erased.")
+    signers = ", ".join(sorted({each.signed_by for each in found if each.signed_by}))
+    typer.echo(f"Signed by {signers}: {'as --key says' if key else 'compare it'}." if signers else "Not signed.")
 
 
 def doctor(

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import wraps
@@ -159,10 +159,10 @@ async def limits(
     cost = None if cost_per_day is None else Decimal(str(cost_per_day))
     given = OwnLimits(requests_per_minute, turns_per_minute, concurrent_turns, tokens_per_day, cost)
     async with stores.database.transaction() as connection:
-        before = NO_OWN if clear else (await load_limits(connection, [user])).get(user, NO_OWN)
-        own = replace(before, **{name: value for name, value in asdict(given).items() if value is not None})
-        if clear or given != NO_OWN:
-            await set_limits(connection, user, own)
+        if given == NO_OWN and not clear:
+            own = (await load_limits(connection, [user])).get(user, NO_OWN)
+        else:
+            own = await set_limits(connection, user, given, keeps_rest=not clear)
             shown = {name: value if value is None else float(value) for name, value in asdict(own).items()}
             await record_act(connection, CLI, "set_user_limits", details={"user": user, **shown})
     for name, value in asdict(own).items():
@@ -295,7 +295,7 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
 @keys.command("revoke")
 @with_stores
 async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
-    """Revoke a key, for every process within a few seconds."""
+    """Revoke a key, for every process within a second."""
     async with stores.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)
         await record_act(connection, CLI, "revoke_key", details={"key_id": key_id, "user": revoked.owner})

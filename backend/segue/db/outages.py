@@ -160,25 +160,28 @@ class OutageLog:
 
     def __init__(self, failed: str, over: str) -> None:
         self._failed, self._over = failed, over
-        self._said: Mapping[str, str] = {}
+        self._said = ""
 
-    def fails(self, **reason: str) -> None:
+    def fails(self, why: Exception | str) -> None:
+        """An error that is no AppError is logged with its traceback."""
+        fault = None if isinstance(why, AppError | str) else why
+        reason = why.code if isinstance(why, AppError) else type(why).__name__ if fault else str(why)
         if reason != self._said:
-            log.warning(self._failed, **reason)
+            log.warning(self._failed, reason=reason, exc_info=fault)
         self._said = reason
 
     def works(self) -> None:
         if self._said:
             log.info(self._over)
-        self._said = {}
+        self._said = ""
 
     @contextmanager
     def logged(self) -> Iterator[None]:
-        """Logs an AppError of the block in the place of raising it."""
+        """Logs what the block raises in the place of raising it."""
         try:
             yield
-        except AppError as error:
-            self.fails(code=error.code)
+        except Exception as error:  # noqa: BLE001 (a fault ends no loop that looks after turns: the next look may work)
+            self.fails(error)
         else:
             self.works()
 

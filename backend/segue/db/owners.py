@@ -1,7 +1,7 @@
 """All that one user has: gives it to another user, counts it, reads it, deletes it.
 
 Goes by the metadata of tables and the names of Redis keys, so later tables and keys are covered. It exports what it
-erases, except the hashes of `receipts`, which stay. Works in small transactions, and resumes after a kill.
+erases, and the hashes of `receipts`, which stay. Works in small transactions, and resumes after a kill.
 """
 
 import asyncio

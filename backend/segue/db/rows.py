@@ -23,6 +23,7 @@ from segue.log import log
 MAX_DEPTH: Final = 128  # what this release stores is nested 64 levels with a few around them; orjson writes 254
 
 Parsed = TypeVar("Parsed")
+Position = tuple[int, str]  # a row's seq and id
 
 UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
@@ -145,13 +146,17 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
     return table.c.seq.desc(), table.c.id.desc()
 
 
-def came_before(table: Table, row_id: str | None) -> ColumnElement[bool]:
-    """The condition that a row is older than that with this id, which may have been deleted: of all without an id."""
-    if row_id is None:
+def came_before(table: Table, row: Position | str | None) -> ColumnElement[bool]:
+    """The condition that a row is older than that at this position, which may have been deleted: of all without one.
+    For the id alone of a deleted row it goes by the id before it, which a clock that was set back may have misplaced.
+    """
+    if row is None:
         return true()
+    if not isinstance(row, str):
+        return tuple_(*oldest_first(table)) < row
     other = table.alias("other")
-    seq = select(other.c.seq).where(other.c.id <= row_id).order_by(other.c.id.desc()).limit(1).scalar_subquery()
-    return tuple_(*oldest_first(table)) < tuple_(seq, row_id)
+    seq = select(other.c.seq).where(other.c.id <= row).order_by(other.c.id.desc()).limit(1).scalar_subquery()
+    return tuple_(*oldest_first(table)) < tuple_(seq, row)
 
 
 # Lets one transaction at a time count what an owner has, by what is counted and whose: `attachments of ada`.

@@ -17,7 +17,7 @@ from segue.language.lexicon import WordList, split_list
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by
 
-_NAME_OF_A_THING: Final = re.compile(r"[!-~]*[@/\\_0-9][!-~]*")  # an address, a path, an id
+_NAME_OF_A_THING: Final = re.compile(r"[!-~]*[@/\\_0-9=][!-~]*")  # an address, a path, an id, an argument
 _LATIN_WORD: Final = re.compile(r"(?<![.\w])[^\W\d_]+")  # not the end of a domain
 _LATIN: Final = re.compile("[A-Za-zÀ-ɏ]")
 _KANA: Final = re.compile("[\u3040-\u30ff]")

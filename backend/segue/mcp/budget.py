@@ -38,7 +38,9 @@ _LONGEST_END: Final = 4
 
 
 class McpServerGone(Exception):
-    """The connection is over; the message says why and never quotes the server. `status` is its HTTP answer's."""
+    """The connection is over; the message says why and never quotes the server. `status` is that of its HTTP answer, or
+    of its process if that closed the connection.
+    """
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)

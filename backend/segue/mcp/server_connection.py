@@ -74,8 +74,9 @@ async def open_client(
 ) -> AsyncIterator[Client]:
     """Connects and shakes hands, with no time limit of its own. An HTTP server that takes no POST is tried over the
     transport from before 2025-03-26, unless the configuration names another. A child that ends at a question of
-    2026-07-28, as those made with rmcp do, is started again and asked as before.
+    2026-07-28, as those made with rmcp do, is started again and asked as before, if there is time for as long again.
     """
+    began = anyio.current_time()
 
     def client(*, is_older: bool) -> Client:
         return Client(
@@ -91,9 +92,10 @@ async def open_client(
         try:
             opened = await stack.enter_async_context(client(is_older=config.transport == "sse"))
         except Exception as error:
-            statuses = {cause.status for cause in members_of(error) if isinstance(cause, McpServerGone)}
+            statuses = {cause.status for cause in members_of(error) if isinstance(cause, McpServerGone)} - {None}
             may_be_older = not statuses.isdisjoint(_OF_OLDER_SERVERS) if config.url else budget.is_unanswered
-            if config.transport not in (None, "stdio") or not may_be_older:
+            has_time = 2 * anyio.current_time() - began < anyio.current_effective_deadline()
+            if config.transport not in (None, "stdio") or not (statuses and may_be_older and has_time):
                 raise
             try:
                 opened = await stack.enter_async_context(client(is_older=True))

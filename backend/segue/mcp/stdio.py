@@ -189,7 +189,7 @@ async def _read_messages(
             with anyio.move_on_after(_LAST_WORDS_S):  # a grandchild may hold its stderr open
                 await silent.wait()
         code = child.transport.get_returncode()
-        raise McpServerGone("it closed its stdout; it is started again" if code is None else ended(code))
+        raise McpServerGone("it closed its stdout; it is started again" if code is None else ended(code), code or 0)
 
 
 async def _lines(stdout: asyncio.StreamReader, budget: Budget) -> AsyncIterator[bytes]:

@@ -42,6 +42,9 @@ _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
 _JOINERS: Final = "\u200c\u200d"
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
+_NAMED: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
 
 
 class _Unfit(Exception):
@@ -226,22 +229,28 @@ def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return cleaned
 
 
-def _clean(node: Any) -> Any:
-    """The schema with visible texts only; a reference to elsewhere is refused: resolving it would be a request."""
+def _clean(node: Any, under: str = "") -> Any:
+    """The schema with visible texts only, but values as they are; a reference to elsewhere is refused, as resolving it
+    would be a request. `under` is the keyword that has the node as its value.
+    """
     if isinstance(node, list):
-        return [_clean(item) for item in node]
+        return [_clean(item, under) for item in node]
     if isinstance(node, str):
-        return _visible(node)
+        return node if under in _EXACT else _visible(node)
     if isinstance(node, int | float) and not abs(node) < _LARGEST:
         raise _Unfit("its input schema has a number that JSON cannot carry")
     if not isinstance(node, Mapping):
         return node
+    if under in _EXACT:
+        return {key: _clean(each, under) for key, each in node.items()}
+    if under in _NAMED:
+        return {name: _clean(schema) for name, schema in node.items() if schema is not None}
     if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in REFERENCES):
         raise _Unfit("its input schema refers to another document")
     # Servers write null for what a schema does not say, and `required` beside the type of a property.
     nothing = {"required": (None, True, False), "const": (), "default": ()}
     said = {key: each for key, each in node.items() if each not in nothing.get(key, (None,))}
-    return {key: each if key in _EXACT and isinstance(each, str | list) else _clean(each) for key, each in said.items()}
+    return {key: _clean(each, key) for key, each in said.items()}
 
 
 def _is_wrapped(name: str, schema: Mapping[str, Any]) -> bool:

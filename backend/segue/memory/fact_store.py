@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
-from segue.db.rows import newest_first, note_unreadable, oldest_first
+from segue.db.rows import Position, came_before, newest_first, note_unreadable, oldest_first
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import new_id
 from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
@@ -31,7 +31,6 @@ CONFIGURATIONS = (
 ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
 MARKED_EVERY = timedelta(hours=1)
-FactPosition = tuple[int, str]  # a fact's seq and id
 
 _IS_CURRENT = memories.c.superseded_by.is_(None)
 _SHOWN = [memories.c[field.name] for field in fields(Memory)]  # in the order `_memory` needs
@@ -95,12 +94,11 @@ async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, 
 
 
 async def list_facts(
-    connection: AsyncConnection, owner: str, *, before: FactPosition | None, limit: int, session_id: str | None = None
-) -> list[tuple[Memory, FactPosition]]:
+    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int, session_id: str | None = None
+) -> list[tuple[Memory, Position]]:
     """Newest first, each with its position, of one session if given. `before` is the last one seen, perhaps gone."""
-    statement: sa.Select[Any] = sa.select(*_SHOWN, memories.c.seq).where(memories.c.owner == owner, _IS_CURRENT)
-    if before is not None:
-        statement = statement.where(sa.tuple_(*oldest_first(memories)) < before)
+    mine = (memories.c.owner == owner, _IS_CURRENT, came_before(memories, before))
+    statement: sa.Select[Any] = sa.select(*_SHOWN, memories.c.seq).where(*mine)
     if session_id is not None:
         statement = statement.where(memories.c.session_id == session_id)
     rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))

@@ -62,10 +62,11 @@ class ModelRequest:
     def in_own_terms(self, reply: Reply) -> Reply:
         """Returns the reply with our names and ids in its calls."""
         sent = normal_form.sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
+        ids = {sent_id: call_id for call_id, sent_id in sent.items()}
         own = (replace(call, name=self._own_name(call.name)) for call in reply.calls)
         if self.bound.calls_others:
             own = (replace(call, name=self._own_name(call.name)) for call in map(meant_call, own))
-        calls = tuple(replace(call, args=normal_form.own_ids(call.args, sent)) for call in own)
+        calls = tuple(replace(call, args=normal_form.own_ids(call.args, ids)) for call in own)
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
     def new_answer(self, listener: Listener | None, *, begins_inside: bool) -> StreamedAnswer:
@@ -334,7 +335,7 @@ class ChatModel:
 
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
         tokens = reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.reasoning_tokens
-        charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated))
+        charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated), reply.written_tokens)
         self._observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))

@@ -254,9 +254,8 @@ def sent_ids(messages: Iterable[BaseMessage], form: WireForm, short: Digest = sh
     return ids
 
 
-def own_ids(args: dict[str, Any] | None, sent: Mapping[str, str]) -> dict[str, Any] | None:
-    """Returns the arguments of a call with our own ids for those that calls were sent under."""
-    own = {sent_id: call_id for call_id, sent_id in sent.items()}
+def own_ids(args: dict[str, Any] | None, own: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the arguments of a call with our own ids for those that calls were sent under, by these."""
     return args and {name: own.get(value, value) if isinstance(value, str) else value for name, value in args.items()}
 
 

@@ -35,7 +35,7 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 MAX_MESSAGE_CHARS: Final = 500
 TOO_FAR: Final = 10**9  # of seconds that nothing waits for, and of tokens that no model takes
 
-_MESSAGES = frozenset({"message", "detail"})
+_MESSAGES = ("message", "detail", "msg")
 # A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
 _WAIT = re.compile(
     r'(?:"retryDelay": ?"|\b(?:try again|retry) (?:in|after) )((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]+[, ]*)+)', re.IGNORECASE
@@ -268,7 +268,7 @@ class RefusalReader:
         error = _behind_a_router(told)
         details = error if isinstance(error, dict) else {}
         waits = [each for each in (retry_after_s(headers), _wait_told(error)) if each is not None]
-        message = details.get("message") or details.get("detail") or error
+        message = next((details[name] for name in _MESSAGES if details.get(name)), error)
         parameter, names = details.get("param"), (details.get(name) for name in ("code", "status", "type"))
         code = next((name for name in names if isinstance(name, str) and not name.isdigit()), "")
         return ProviderRefusal(
@@ -295,7 +295,7 @@ def error_in(body: Any) -> Any:
             return error_in(first)
         case {"error": error} | {"choices": [{"error": error}, *_]} if error:
             return error
-        case dict() if body.get("object") == "error" or ("choices" not in body and _MESSAGES & body.keys()):
+        case dict() if body.get("object") == "error" or ("choices" not in body and body.keys() & _MESSAGES):
             return body
         case {"errors": [dict() as first, *_]} if "choices" not in body:
             return first

@@ -122,10 +122,10 @@ class Reply:
     """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered,
     `answered_by` what its endpoint calls it, `response_id` its name for the answer, `finish_reason` why it ended.
 
-    `estimated` tokens are counted by us, since the endpoint counted none. `cached_tokens` are part of the input,
-    `reasoning_tokens` of the output. `left_out` are the tools that the endpoint refused, each with its words.
-    `opaque_is_dead`: it could not verify what it had given earlier. `images` are those the model has made, as `data:`
-    texts.
+    `estimated` tokens are counted by us, since the endpoint counted none. Of the input `cached_tokens` were read from a
+    cache and `written_tokens` went into it; `reasoning_tokens` are part of the output. `left_out` are tools that the
+    endpoint refused, each with its words. `opaque_is_dead`: it could not verify what it had given earlier. `images` are
+    those the model has made, as `data:` texts.
     """
 
     text: str
@@ -133,6 +133,7 @@ class Reply:
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    written_tokens: int = 0
     reasoning_tokens: int = 0
     estimated: bool = False
     reasoning: str = ""

@@ -399,12 +399,21 @@ def _name(name: object) -> str:
 
 def _counted(reply: Reply, usage: UsageMetadata | None, written: Iterable[str]) -> Reply:
     """Returns the reply with its tokens. Those of the input are not known here if the endpoint counted none."""
+    if usage is None or (usage["input_tokens"] and not usage["output_tokens"]):
+        reply = replace(reply, output_tokens=sum(map(estimate, written)), estimated=True)
     if usage is None:
-        return replace(reply, output_tokens=sum(map(estimate, written)), estimated=True)
+        return reply
+    given, made = usage.get("input_token_details", {}), usage.get("output_token_details", {})
     return replace(
         reply,
         input_tokens=token_count(usage["input_tokens"]),
-        output_tokens=token_count(usage["output_tokens"]),
-        cached_tokens=token_count(usage.get("input_token_details", {}).get("cache_read")),
-        reasoning_tokens=token_count(usage.get("output_token_details", {}).get("reasoning")),
+        output_tokens=token_count(usage["output_tokens"]) or reply.output_tokens,
+        cached_tokens=_detail(given, "cache_read"),
+        written_tokens=_detail(given, "cache_creation", "_input_tokens"),
+        reasoning_tokens=_detail(made, "reasoning"),
     )
+
+
+def _detail(details: Mapping[str, object], *names: str) -> int:
+    """Returns the tokens of a kind. LangChain writes a tier or how long a cache lasts before its name."""
+    return sum(token_count(count) for name, count in details.items() if name.endswith(names))

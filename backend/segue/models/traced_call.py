@@ -35,6 +35,7 @@ def response(reply: Reply, charge: Charge) -> dict[str, Attribute]:
         "gen_ai.response.id": reply.response_id,
         "gen_ai.response.finish_reasons": [finished] if finished else [],
         "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": reply.written_tokens,
         "gen_ai.usage.reasoning.output_tokens": reply.reasoning_tokens,
     }
     counted = {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens}

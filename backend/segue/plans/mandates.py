@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
-from segue.db.rows import came_before, newest_first, readable, reader
+from segue.db.rows import Position, came_before, newest_first, readable, reader
 from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
@@ -331,9 +331,9 @@ async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], 
 
 
 async def list_mandates(
-    connection: AsyncConnection, owner: str, *, before: str | None, limit: int
+    connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
 ) -> Sequence[Row[Any]]:
-    """Returns the newest rows first; `before` is the id of the last one seen."""
+    """Returns the newest rows first; `before` is the last one seen."""
     mine = select(mandates).where(mandates.c.owner == owner, came_before(mandates, before))
     return (await connection.execute(mine.order_by(*newest_first(mandates)).limit(limit))).all()
 

@@ -2,7 +2,7 @@
 `IS_HELD` in it, so a stale process writes nothing. Statements are built at import, since one costs half a millisecond.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -173,18 +173,21 @@ def of_session() -> tuple[sa.ColumnElement[Any], ...]:
 # now() is when the statement began, perhaps to wait for a row that was queued after that; and clocks are set back.
 _WAITED_S = sa.func.extract("epoch", sa.func.now() - turns.c.queued_at).cast(sa.Float)
 _QUEUED_S = sa.func.greatest(_WAITED_S, 0.0).label("queued_s")
+_UNHEARD = sa.bindparam("unheard", type_=ARRAY(sa.Text))
 
 
 def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
     in_line = (turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
     oldest = sa.select(turns.c.id).where(*in_line).order_by(turns.c.seq).limit(1).scalar_subquery()
+    is_queued, is_unheard = turns.c.status == QUEUED, turns.c.worker == sa.func.any(_UNHEARD)
     return (
         sa.update(turns)
-        .where(turns.c.id == oldest, turns.c.status == QUEUED, sessions.c.id == turns.c.session_id)
+        .where(turns.c.id == oldest, is_queued | ((turns.c.status == RUNNING) & is_unheard))
+        .where(sessions.c.id == turns.c.session_id)
         .values(
             status="running",
             epoch=turns.c.epoch + 1,
-            attempts=turns.c.attempts + 1,
+            attempts=turns.c.attempts + is_queued.cast(sa.Integer),
             agent=sa.func.coalesce(turns.c.agent, sessions.c.agent),
             worker=sa.bindparam("claimer"),
             lease_until=sa.func.now() + sa.bindparam("lease", type_=sa.Interval),
@@ -223,13 +226,22 @@ _CLAIM_UNLESS_WELL_SERVED = _CLAIM.where(
 
 
 async def claim_next(
-    connection: AsyncConnection, session_id: str, *, worker: str, lease_s: float, well_served: Sequence[str] = ()
+    connection: AsyncConnection,
+    session_id: str,
+    *,
+    worker: str,
+    lease_s: float,
+    well_served: Sequence[str] = (),
+    unheard: Collection[str] = (),
 ) -> Claim | None:
     """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch. Returns None if a turn of
     the session runs already, or if the turn's owner is in `well_served` while a turn of another owner could run.
+
+    A turn that runs by one of the names in `unheard` is claimed anew: by these the caller has asked to claim one here,
+    and was not answered. That costs no attempt.
     """
     values: dict[str, Any] = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
-    statement = _CLAIM
+    statement, values["unheard"] = _CLAIM, list(unheard)
     if well_served:
         statement, values = _CLAIM_UNLESS_WELL_SERVED, {**values, "well_served": well_served}
     try:
@@ -297,11 +309,18 @@ async def renew_leases(
     return set(await connection.scalars(renewal.returning(turns.c.id)))
 
 
-async def end_unconfirmed_leases(connection: AsyncConnection, turn_ids: Sequence[str]) -> set[str]:
-    """Ends the leases of those turns that the statement which accepted them claimed. Returns their ids."""
-    as_accepted = (turns.c.status == RUNNING, turns.c.epoch == 1, turns.c.started_at == turns.c.queued_at)
-    ending = sa.update(turns).where(turns.c.id.in_(turn_ids), *as_accepted).values(lease_until=sa.func.now())
-    return set(await connection.scalars(ending.returning(turns.c.id)))
+_CLAIMED = sa.select(turns.c.session_id).where(
+    turns.c.status == RUNNING,
+    turns.c.session_id == sa.func.any(sa.bindparam("among", type_=ARRAY(sa.Text))),
+    turns.c.worker == sa.func.any(_UNHEARD),
+)
+
+
+async def sessions_claimed(
+    connection: AsyncConnection, among: Collection[str], *, unheard: Collection[str]
+) -> Sequence[str]:
+    """Returns the sessions `among` these in which a turn runs by one of the names in `unheard`."""
+    return (await connection.scalars(_CLAIMED, {"among": list(among), "unheard": list(unheard)})).all()
 
 
 _LEFT_S = sa.func.extract("epoch", turns.c.lease_until - sa.func.now()).cast(sa.Float).label("left_s")

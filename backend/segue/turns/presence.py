@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database, is_pooled
 from segue.db.outages import OutageLog
-from segue.domain.errors import AppError
 from segue.log import log
 
 LOOK_EVERY_S = 0.5
@@ -62,12 +61,12 @@ class Presence:
             try:
                 async with self._database.alone() as connection:
                     if await is_pooled(connection):
-                        self._held.fails(reason="a pooler: turns of a process that dies wait for their leases")
+                        self._held.fails("a pooler: turns of a process that dies wait for their leases")
                         again_in_s = POOLED_RETRY_S
                     else:
                         await self._hold(connection)
-            except AppError as error:
-                self._held.fails(reason=error.code)
+            except Exception as error:  # noqa: BLE001 (what an outage does not explain may be over by the next try)
+                self._held.fails(error)
             self.worker = self._unlocked
             self._tried.set()
             await _wait(self._closing, at_most_s=again_in_s)

@@ -68,22 +68,30 @@ class UnstoredEnds:
         self._wake = wake
         self._ends: list[RunEnd] = []
 
-    async def add(self, end: RunEnd) -> None:
-        """Stores an end, or keeps it until Postgres can be used. One that Postgres refuses is an internal error."""
+    async def add(self, end: RunEnd) -> bool:
+        """Stores an end, or keeps it until Postgres can be used: then it returns False. One that Postgres refuses is an
+        internal error.
+        """
         try:
             await self._store(end)
         except AppError:
             self._ends.append(end)
+            return False
         except StatementError as refused:  # as it would be again; if the other one is too, recovery ends the turn
             log.warning("end_refused", turn_id=end.claim.key.turn_id, error=type(refused.orig).__name__)
             if end.error is None or end.error.code != "internal_error":
-                await self.add(replace(end, error=turn_errors.of("internal_error"), timeline=RunTimeline(), said=None))
+                internal = turn_errors.of("internal_error")
+                return await self.add(replace(end, error=internal, timeline=RunTimeline(), said=None))
+        return True
+
+    def has(self, session_id: str) -> bool:
+        """Whether an end of a turn of the session is kept."""
+        return any(end.claim.key.session_id == session_id for end in self._ends)
 
     async def store(self) -> None:
-        """Tries once more to store each end that is kept."""
-        ends, self._ends = self._ends, []
-        for end in ends:
-            await self.add(end)
+        """Stores the ends that are kept, up to one that still cannot be: each may wait for a lock for seconds."""
+        while self._ends and await self.add(self._ends.pop(0)):
+            pass
 
     async def _store(self, end: RunEnd) -> None:
         """Stores an end, then emits it to the readers of its turn."""

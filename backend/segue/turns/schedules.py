@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice, pairwise
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo
@@ -24,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import TEXTS
 from segue.db.engine import Database
 from segue.db.models import schedules, turns
-from segue.db.rows import OWNER_LOCK, came_before, claim_row, due_in, newest_first
+from segue.db.rows import OWNER_LOCK, Position, came_before, claim_row, due_in, newest_first
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, existing
@@ -107,7 +108,7 @@ class Rule:
         return first[0]
 
     def _after(self, moment: datetime) -> Iterator[datetime]:
-        for each in self._moments(moment):
+        for each in _in_order(self._moments(moment)):
             if self.until is not None and each > self.until:
                 return
             if each > moment:
@@ -127,6 +128,16 @@ class Rule:
             found = rrulestr(self.rrule or "", dtstart=first).xafter(since.replace(year=since.year + CYCLES), inc=True)
             local = (each.replace(year=each.year - CYCLES) for each in found)
         return (each.replace(tzinfo=zone).astimezone(UTC) for each in local)
+
+
+def _in_order(moments: Iterator[datetime]) -> Iterator[datetime]:
+    """A local time that is left out may be a moment after those of local times behind it."""
+    found: list[datetime] = []
+    for each in moments:
+        heappush(found, each)
+        while each - found[0] >= LONGEST_SHIFT:
+            yield heappop(found)
+    yield from sorted(found)
 
 
 def _check_parts(rrule: str) -> None:
@@ -219,10 +230,12 @@ async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str
     return _schedule(existing("schedule", found.one_or_none()))
 
 
-async def list_schedules(connection: AsyncConnection, owner: str, *, before: str | None, limit: int) -> list[Schedule]:
-    """Newest first."""
+async def list_schedules(
+    connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
+) -> list[tuple[Schedule, Position]]:
+    """Newest first, each with its position."""
     statement = _owned(owner).where(came_before(schedules, before)).order_by(*newest_first(schedules))
-    return [_schedule(row) for row in await connection.execute(statement.limit(limit))]
+    return [(_schedule(row), (row.seq, row.id)) for row in await connection.execute(statement.limit(limit))]
 
 
 async def lock_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Row[Any]:

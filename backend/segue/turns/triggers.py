@@ -21,7 +21,7 @@ from segue.agent.prompts import brought
 from segue.db.engine import Database
 from segue.db.models import triggers
 from segue.db.redis_keys import Rates
-from segue.db.rows import came_before, newest_first
+from segue.db.rows import Position, came_before, newest_first
 from segue.domain import turn_errors
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.field_types import doc
@@ -103,12 +103,13 @@ class Triggers:
             await connection.execute(update(triggers).where(triggers.c.id == trigger_id).values(sealed=sealed))
         return TriggerWithSecret(**self._shown(row), secret=secret)
 
-    async def listed(self, owner: str, *, before: str | None, limit: int) -> list[Trigger]:
-        """Newest first."""
+    async def listed(self, owner: str, *, before: Position | str | None, limit: int) -> list[tuple[Trigger, Position]]:
+        """Newest first, each with its position."""
         mine = select(triggers).where(triggers.c.owner == owner, came_before(triggers, before))
         statement = mine.order_by(*newest_first(triggers)).limit(limit)
         async with self.database.read_only() as connection:
-            return [Trigger(**self._shown(row)) for row in await connection.execute(statement)]
+            rows = (await connection.execute(statement)).all()
+        return [(Trigger(**self._shown(row)), (row.seq, row.id)) for row in rows]
 
     async def change(self, owner: str, trigger_id: str, changes: Mapping[str, Any]) -> Trigger:
         """Raises NotFound."""

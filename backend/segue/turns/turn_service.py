@@ -303,8 +303,7 @@ class TurnService:
             admitted = await admitting(claimer=expected.claimer)
             claim = admitted.claim
         except StorageUnavailable:
-            if request.turn_id is not None:
-                self._worker.look_for_unconfirmed(request.turn_id)
+            self._worker.doubt(session_id, expected.claimer.worker)
             raise
         finally:
             if not expected.claim.done():  # else the process stops, and another one takes over what it has claimed

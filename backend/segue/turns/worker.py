@@ -41,7 +41,7 @@ class TurnWorker:
         self._expecting: list[str] = []  # the owners of turns that are about to be accepted
         self._running: dict[str, TurnRun] = {}
         self._unstored = UnstoredEnds(deps, self.wake)
-        self._unconfirmed: dict[str, float] = {}  # turns that may be accepted, and until when to look for them
+        self._unheard: dict[str, tuple[set[str], float]] = {}  # by session: names of this process, and until when
         self._passed_over = False
         self._closed = False
 
@@ -75,11 +75,12 @@ class TurnWorker:
         claim.add_done_callback(lambda _: self._expecting.remove(owner))
         return Expected(Claimer(self._presence.worker, self._presence.lease_s), line, claim)
 
-    def look_for_unconfirmed(self, turn_id: str) -> None:
-        """Looks for a turn that this process may have accepted and claimed: the connection was lost before the answer.
-        What is found is queued again by recovery; later than a lease from now it would be anyway.
+    def doubt(self, session_id: str, worker: str) -> None:
+        """Looks for a turn of the session that this process may have claimed by this name: the connection was lost
+        before the answer. Later than a lease from now recovery finds it anyway.
         """
-        self._unconfirmed[turn_id] = time.monotonic() + self._presence.lease_s
+        names, _ = self._unheard.get(session_id, (set(), 0.0))
+        self._unheard[session_id] = names | {worker}, time.monotonic() + self._presence.lease_s
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -123,12 +124,9 @@ class TurnWorker:
             worker = self._presence.worker
             due = time.monotonic() - renewed >= self._presence.lease_s / 4 or worker != renewed_as
             with outage.logged():
-                await self._unstored.store()
                 await self._check_claims(worker, renew=due)
-                if self._unconfirmed:
-                    found = await self._deps.database.write(claims.end_unconfirmed_leases, list(self._unconfirmed))
-                    now, looked_for = time.monotonic(), self._unconfirmed.items()
-                    self._unconfirmed = {turn: end for turn, end in looked_for if turn not in found and now < end}
+                await self._unstored.store()
+                await self._wake_unheard()
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             running = {turn_id: run.activity() for turn_id, run in self._running.items()}
             if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
@@ -175,15 +173,29 @@ class TurnWorker:
 
     async def _claim(self, session_id: str) -> Claim | None:
         """Returns None if the session has no queued turn, or if its owner is passed over for others who wait."""
-        by, served = self._presence, self._well_served()
-        claiming = partial(claims.claim_next, worker=by.worker, lease_s=by.lease_s, well_served=served)
+        worker, lease_s, unheard = self._presence.worker, self._presence.lease_s, self._unheard.get(session_id)
+        names = unheard[0] if unheard and not self._unstored.has(session_id) else set[str]()
+        served = [] if names else self._well_served()
+        claiming = partial(claims.claim_next, worker=worker, lease_s=lease_s, well_served=served, unheard=names)
         try:
             claim = await self._deps.database.write(claiming, session_id)
         except AppError as error:
             log.warning("claim_failed", session_id=session_id, code=error.code)
+            self.doubt(session_id, worker)
             return None
+        if claim is not None:
+            self._unheard.pop(session_id, None)
         self._passed_over |= claim is None and bool(served)
         return claim
+
+    async def _wake_unheard(self) -> None:
+        now = time.monotonic()
+        self._unheard = {session: each for session, each in self._unheard.items() if now < each[1]}
+        if not self._unheard:
+            return
+        names = set[str]().union(*(names for names, _ in self._unheard.values()))
+        for session_id in await self._deps.database.read(claims.sessions_claimed, self._unheard, unheard=names):
+            self.wake(session_id)
 
     async def _wake_passed_over(self) -> None:
         """Wakes, for each free place, the session that has waited longest; owners with less than a share come first.

@@ -71,14 +71,19 @@ async def load_limits(connection: AsyncConnection, owners: Collection[str] | Non
     return {row["owner"]: OwnLimits(**{column.name: row[column.name] for column in _OWN}) for row in rows}
 
 
-async def set_limits(connection: AsyncConnection, owner: str, limits: OwnLimits) -> None:
-    """Replaces all that was set for the owner."""
-    if limits == NO_OWN:
+async def set_limits(
+    connection: AsyncConnection, owner: str, limits: OwnLimits, *, keeps_rest: bool = False
+) -> OwnLimits:
+    """Sets limits of the owner: with `keeps_rest` those that are not None, else all. Returns what is set then."""
+    if limits == NO_OWN and not keeps_rest:
         await connection.execute(sa.delete(user_limits).where(user_limits.c.owner == owner))
-        return
+        return limits
     made = insert(user_limits).values(owner=owner, **asdict(limits))
-    changed = {name: made.excluded[name] for name in (*asdict(limits), "revision")}
-    await connection.execute(made.on_conflict_do_update(index_elements=["owner"], set_=changed))
+    changed: dict[str, sa.ColumnElement[Any]] = {name: made.excluded[name] for name in (*asdict(limits), "revision")}
+    if keeps_rest:
+        changed |= {column.name: sa.func.coalesce(changed[column.name], column) for column in _OWN}
+    stored = made.on_conflict_do_update(index_elements=["owner"], set_=changed).returning(*_OWN)
+    return OwnLimits(**(await connection.execute(stored)).mappings().one())
 
 
 # Every change makes the sum of revisions larger or the number of rows another one.
@@ -113,7 +118,7 @@ class LimitsInForce(Watch):
                 state = tuple((await connection.execute(_STATE)).one())
                 own = await load_limits(connection) if state != self._state else None
         except AppError as error:
-            self._outage.fails(code=error.code)
+            self._outage.fails(error)
             return
         self._outage.works()
         if own is None:

@@ -15,6 +15,9 @@ from segue.domain.identity import NOTHING, Charge
 MILLION: Final = Decimal(1_000_000)
 ANSWER_TOKENS: Final = 16_384  # of an answer that no setting bounds
 MOST: Final = Decimal(1_000_000)  # dollars per million tokens
+CACHE_WRITE: Final = Decimal(
+    "1.25"
+)  # times the input: what providers bill that report the tokens they write to a cache
 
 
 class BrokenPrices(ValueError):
@@ -27,16 +30,19 @@ class Price:
 
     input: Decimal
     cached_input: Decimal
+    cache_write: Decimal
     output: Decimal
 
-    def cost(self, input_tokens: int, cached_tokens: int, output_tokens: int) -> Decimal:
-        """Returns exact dollars. Cached tokens are part of the input."""
+    def cost(self, input_tokens: int, cached_tokens: int, written_tokens: int, output_tokens: int) -> Decimal:
+        """Returns exact dollars. Tokens read from a cache, and those written to it, are part of the input."""
         cached = min(cached_tokens, input_tokens)
-        dollars = (input_tokens - cached) * self.input + cached * self.cached_input + output_tokens * self.output
-        return dollars / MILLION
+        written = min(written_tokens, input_tokens - cached)
+        plain = input_tokens - cached - written
+        dollars = plain * self.input + cached * self.cached_input + written * self.cache_write
+        return (dollars + output_tokens * self.output) / MILLION
 
 
-FREE: Final = Price(NOTHING, NOTHING, NOTHING)
+FREE: Final = Price(NOTHING, NOTHING, NOTHING, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,16 @@ class Tariff:
     price: Price | None = None
     answer_tokens: int = ANSWER_TOKENS
 
-    def priced(self, took: Charge) -> Charge:
-        """Returns what a call took with its cost."""
-        tokens = took.input_tokens, took.cached_tokens, took.output_tokens
+    def priced(self, took: Charge, written_tokens: int = 0) -> Charge:
+        """Returns what a call took with its cost. `written_tokens` are those of its input that went into a cache."""
+        tokens = took.input_tokens, took.cached_tokens, written_tokens, took.output_tokens
         return took if self.price is None else replace(took, cost=self.price.cost(*tokens))
 
     def at_most(self, input_tokens: int) -> Charge:
-        """Returns what a call with this input takes if its answer is as long as can be."""
-        return self.priced(Charge(self.model, input_tokens=input_tokens, output_tokens=self.answer_tokens))
+        """Returns what a call with this input takes if its answer is as long as can be, and its input costs most."""
+        took = Charge(self.model, input_tokens=input_tokens, output_tokens=self.answer_tokens)
+        priced = (self.priced(took, written) for written in (0, input_tokens))
+        return max(priced, key=lambda each: each.cost or NOTHING)
 
 
 def read_prices(path: Path | None) -> Prices:
@@ -90,13 +98,15 @@ def read_prices(path: Path | None) -> Prices:
 
 def _price(where: str, given: Any) -> Price:
     if not isinstance(given, dict):
-        raise BrokenPrices(f"{where} has to be a table with input, output and perhaps cached_input.")
-    if unknown := next((key for key in given if key not in ("input", "output", "cached_input")), None):
-        raise BrokenPrices(f"{where}.{unknown} is unknown; there are input, cached_input and output.")
+        raise BrokenPrices(f"{where} has to be a table with input, output and perhaps cached_input and cache_write.")
+    if unknown := next((key for key in given if key not in ("input", "output", "cached_input", "cache_write")), None):
+        raise BrokenPrices(f"{where}.{unknown} is unknown; there are input, cached_input, cache_write and output.")
     if missing := next((key for key in ("input", "output") if key not in given), None):
         raise BrokenPrices(f"{where}.{missing} is missing.")
     dollars = {key: _dollars(f"{where}.{key}", value) for key, value in given.items()}
-    return Price(dollars["input"], dollars.get("cached_input", dollars["input"]), dollars["output"])
+    plain = dollars["input"]
+    read, written = dollars.get("cached_input", plain), dollars.get("cache_write", plain * CACHE_WRITE)
+    return Price(plain, read, written, dollars["output"])
 
 
 def _dollars(where: str, value: Any) -> Decimal:

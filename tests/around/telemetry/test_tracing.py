@@ -152,7 +152,7 @@ USED = {
     "prompt_tokens": 11,
     "completion_tokens": 7,
     "total_tokens": 18,
-    "prompt_tokens_details": {"cached_tokens": 5},
+    "prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 2},
     "completion_tokens_details": {"reasoning_tokens": 3},
 }
 PRICES = "[scripted]\ninput = 2.0\ncached_input = 0.5\noutput = 8.0\n"
@@ -212,9 +212,10 @@ async def test_a_call_of_the_model_tells_whom_it_asked_what_came_and_what_it_cos
         "gen_ai.response.finish_reasons": ["stop"],
         "gen_ai.usage.input_tokens": 11,
         "gen_ai.usage.cache_read.input_tokens": 5,
+        "gen_ai.usage.cache_creation.input_tokens": 2,
         "gen_ai.usage.output_tokens": 7,
         "gen_ai.usage.reasoning.output_tokens": 3,
-        "gen_ai.usage.cost": pytest.approx((6 * 2 + 5 * 0.5 + 7 * 8) / 1_000_000),
+        "gen_ai.usage.cost": pytest.approx((4 * 2 + 5 * 0.5 + 2 * 2.5 + 7 * 8) / 1_000_000),
         "server.address": where.hostname,
         "server.port": where.port,
     }

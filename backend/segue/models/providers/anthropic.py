@@ -8,12 +8,13 @@ from typing import Any, Final
 import anthropic
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from pydantic import Field
 
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
 from segue.models.providers.langchain_model import AdaptedModel, Dialect, merged
 from segue.models.refusals import ModelFailure, RefusalReader
-from segue.models.reply import REFUSED, ProviderModel
+from segue.models.reply import REFUSED, ProviderModel, token_count
 from segue.models.untrusted import OPEN_NOTES
 from segue.net.http_client import unchecked_client_arguments
 
@@ -24,13 +25,38 @@ _EFFORTS: Final = {"minimal": "low", "none": None}
 
 
 class _GuardedAnthropic(ChatAnthropic):
-    """The package has no parameter for the client: if it looks for another name, the tests of bounds tell."""
+    """The package has no parameter for the client, and reads no count in the first event of an answer, where some
+    endpoints say what the input took. If it looks for other names, the tests of bounds and counts tell.
+    """
 
     given: Any = Field(exclude=True)
 
     @cached_property
     def _async_client(self) -> anthropic.AsyncAnthropic:
         return self.given
+
+    def _make_message_chunk_from_anthropic_event(self, event: Any, **options: Any) -> Any:
+        chunk, begun = super()._make_message_chunk_from_anthropic_event(event, **options)
+        if event.type == "message_start" and chunk is not None:
+            chunk.usage_metadata = _input_of(getattr(event.message, "usage", None))
+        return chunk, begun
+
+
+def _input_of(usage: object) -> UsageMetadata:
+    names = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
+    read, written, other = (token_count(getattr(usage, name, 0)) for name in names)
+    given = read + written + other
+    details = InputTokenDetails(cache_read=read, cache_creation=written)
+    return UsageMetadata(input_tokens=given, output_tokens=0, total_tokens=given, input_token_details=details)
+
+
+def _latest(before: UsageMetadata | None, told: UsageMetadata) -> UsageMetadata:
+    """Each event counts all that was used up to then, or leaves the input or the output out."""
+    before = before or told
+    given = told if told["input_tokens"] else before
+    made = told if told["output_tokens"] else before
+    details = made.get("output_token_details", {})
+    return {**given, "output_tokens": made["output_tokens"], "output_token_details": details}
 
 
 @asynccontextmanager
@@ -72,6 +98,7 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
             choices={"none": {"type": "none"}} | ({} if effort else {"required": "any"}),  # it must choose if it thinks
             most_output="max_tokens",
             with_cache_marks=with_cache_marks,
+            counted=_latest,
         ),
         by=options.made_by(),
         max_answer_bytes=options.max_answer_bytes,
@@ -101,7 +128,7 @@ def _marked(message: BaseMessage) -> BaseMessage:
 def _refusal(refusals: RefusalReader, error: Exception) -> ModelFailure | None:
     """Returns the refusal in an error: one in the middle of an answer, or the guard's own, which two packages wrap."""
     if isinstance(error, anthropic.APIStatusError):
-        return refusals.within(error.body)
+        return refusals.within(error.body if isinstance(error.body, dict) else {"error": error.body})
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ModelFailure):
         cause = cause.__cause__

@@ -90,6 +90,7 @@ class _OpenCall:
     id: str
     name: str
     args: str
+    at: int = 0  # its place among the calls
     opaque: dict[str, Any] = field(default_factory=dict)
     latest: str = ""  # piece of the arguments
     is_cumulative: bool = True  # each piece so far began with the one before
@@ -111,6 +112,14 @@ class _OpenCall:
         return begins and self.args.rstrip()[-1:] in ("}", '"') and read_arguments(self.args) is not None
 
 
+def _new_pieces(calls: Iterable[_OpenCall]) -> Iterator[CallPiece]:
+    """Yields what has come of the calls. A first piece waits for another: that may begin with the same again."""
+    for call in calls:
+        if call.name and not call.is_cumulative and len(call.args) > call.passed_on:
+            yield CallPiece(call.at, sendable_name(call.name), call.args[call.passed_on :])
+            call.passed_on = len(call.args)
+
+
 @dataclass(slots=True)
 class CompletionReader:
     """`add` takes a whole answer, or each event of a stream. Of several choices the first that comes is read. Models
@@ -124,39 +133,37 @@ class CompletionReader:
     _model: str | None = None
     _response_id: str | None = None
     _choice: object = None
+    _is_in_deltas: bool = False  # a message behind them has all of them again
     _texts: list[str] = field(default_factory=list)
     _calls: list[_OpenCall] = field(default_factory=list)
+    _by_index: dict[object, _OpenCall] = field(default_factory=dict)  # the last of those that share it
+    _by_id: dict[str, _OpenCall] = field(default_factory=dict)
     _opaque: dict[str, Any] = field(default_factory=dict)
 
     def add(self, body: Mapping[str, Any]) -> Iterator[AnswerPart]:
         """Yields the words of each message, which may have none."""
+        usage = body.get("usage")
         for choice in body.get("choices") or ():
             self._choice = choice.get("index") if self._choice is None else self._choice
             if choice.get("index", self._choice) == self._choice:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
-                if message := choice.get("delta") or choice.get("message"):
+                usage = usage or choice.get("usage")
+                self._is_in_deltas = self._is_in_deltas or bool(choice.get("delta"))
+                if message := choice.get("delta") or (not self._is_in_deltas and choice.get("message")):
                     yield self._add_message(message)
-        self._usage = _usage(body.get("usage")) or self._usage
+        self._usage = _usage(usage) or self._usage
         self._model = body.get("model") or self._model
         self._response_id = body.get("id") or self._response_id
 
     def _add_message(self, message: Mapping[str, Any]) -> AnswerPart:
         given = message.get("tool_calls") or ()
-        for position, call in enumerate(given):
-            self._add_call(call, position)
-        if legacy := message.get("function_call"):
+        touched = [self._add_call(call, position) for position, call in enumerate(given)]
+        if not given and (legacy := message.get("function_call")):
             self._add_call({"index": 0, "function": legacy}, 0)
         for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
             self._opaque[name] = joined(self._opaque.get(name), value, name)
         words = self._words(message)
-        return replace(words, pieces=list(self._new_pieces())) if given else words
-
-    def _new_pieces(self) -> Iterator[CallPiece]:
-        """Yields what has come of the calls. A first piece waits for another: that may begin with the same again."""
-        for at, call in enumerate(self._calls):
-            if call.name and not call.is_cumulative and len(call.args) > call.passed_on:
-                yield CallPiece(at, sendable_name(call.name), call.args[call.passed_on :])
-                call.passed_on = len(call.args)
+        return replace(words, pieces=list(_new_pieces(touched))) if given else words
 
     def closing(self, made_by: str) -> AnswerPart:
         """Returns what an answer says beside its words."""
@@ -191,7 +198,7 @@ class CompletionReader:
         self._texts += [text] * self.wants_thinking
         return AnswerPart(text, reasoning + thought, images=images)
 
-    def _add_call(self, call: Mapping[str, Any], position: int) -> None:
+    def _add_call(self, call: Mapping[str, Any], position: int) -> _OpenCall:
         function = call.get("function") or {}
         name, args = plain_words(function.get("name")), function.get("arguments") or ""
         if not isinstance(args, str):
@@ -202,8 +209,9 @@ class CompletionReader:
             if "function" not in call and piece.index is None:
                 raise ValueError("a call without a function")
             piece.index = position if piece.index is None else piece.index
-            piece.latest = piece.args
+            piece.latest, piece.at = piece.args, len(self._calls)
             self._calls.append(current := piece)
+            self._by_index[piece.index] = piece
         else:
             current.id = current.id or piece.id
             current.add(piece.args)
@@ -213,16 +221,18 @@ class CompletionReader:
                 current.name += piece.name  # OpenAI's own format allows a name in pieces
         for field_name, value in foreign_fields(call, CALL_FIELDS).items():
             current.opaque[field_name] = joined(current.opaque.get(field_name), value, field_name)
+        if current.id:
+            self._by_id[current.id] = current
+        return current
 
     def _continued(self, piece: _OpenCall, position: int) -> _OpenCall | None:
         """Returns the call that a piece goes on with, or None. Endpoints repeat names and ids, or lack them."""
-        index = position if piece.index is None else piece.index
-        known = [call for call in self._calls if call.index == index]
-        if not known:
-            return self._calls[-1] if self._calls and not piece.name and piece.index is None else None
-        current = known[-1]
-        if not piece.name:
-            return current
+        current = self._by_index.get(position if piece.index is None else piece.index)
+        if not piece.name:  # the index may be missing, or one of the pieces
+            is_last = self._calls and (piece.index is None or not piece.id)
+            return self._by_id.get(piece.id) or current or (self._calls[-1] if is_last else None)
+        if current is None:
+            return None
         if piece.id and current.id and piece.id != current.id:
             return None
         if current.name and piece.name != current.name and piece.id != current.id:
@@ -263,7 +273,10 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
         input_tokens=given,
         output_tokens=made,
         total_tokens=given + made,
-        input_token_details=InputTokenDetails(cache_read=_counted(usage, _FIELDS["cached_tokens"])),
+        input_token_details=InputTokenDetails(
+            cache_read=_counted(usage, _FIELDS["cached_tokens"]),
+            cache_creation=_counted(usage, _FIELDS["cache_write_tokens"]),
+        ),
         output_token_details=OutputTokenDetails(reasoning=_counted(usage, _FIELDS["reasoning_tokens"])),
     )
 

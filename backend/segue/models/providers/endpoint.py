@@ -6,6 +6,7 @@ errors, no redirects, bounded answers. The key goes as a bearer or in Azure's he
 
 import asyncio
 import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from segue.net.http_client import BodyTooLarge, bounded, tell_trace, unchecked_c
 from segue.secret_files import LiveKeys
 
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
+Rewrite = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 # An answer that is packed could be small on its way and large in memory.
 UNPACKED: Final = {"Accept-Encoding": "identity"}
@@ -125,14 +127,19 @@ class ProviderOptions:
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
+    """Without the mark of its byte order. Read once more it goes on, as OpenAI's client does behind `[DONE]`."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, rewritten: Rewrite | None) -> None:
         self._stream = stream
+        self._pieces = bounded(stream, max_bytes) if rewritten is None else rewritten(bounded(stream, max_bytes))
         self._max_bytes = max_bytes
+        self._mark = BOM_UTF8
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in bounded(self._stream, self._max_bytes):
-                yield piece
+            async for piece in self._pieces:
+                mark, self._mark = self._mark, b""
+                yield piece.removeprefix(mark)
         except BodyTooLarge as error:
             raise too_long(self._max_bytes) from error
 
@@ -157,15 +164,24 @@ def with_live_key(options: ProviderOptions) -> list[RequestHook]:
     return [renew]
 
 
-def guarded(refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = ()) -> dict[str, Any]:
-    """Returns arguments for httpx2's AsyncClient, whose requests raise ModelFailure too. Send them with UNPACKED."""
+def guarded(
+    refusals: RefusalReader,
+    max_answer_bytes: int,
+    before: Sequence[RequestHook] = (),
+    rewritten: Rewrite | None = None,
+) -> dict[str, Any]:
+    """Returns arguments for httpx2's AsyncClient, whose requests raise ModelFailure too. Send them with UNPACKED.
+    `rewritten` returns the events of an answer as a library reads them.
+    """
 
     async def check(response: httpx2.Response) -> None:
         await refusals.check(response)
         if response.headers.get("content-encoding", "identity") != "identity":
             raise NotAnAnswer(_PACKED, again=False)
         response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
-        response.stream = _BoundedStream(cast(httpx2.AsyncByteStream, response.stream), max_answer_bytes)
+        stream = cast(httpx2.AsyncByteStream, response.stream)
+        is_events = "event-stream" in response.headers.get("content-type", "")
+        response.stream = _BoundedStream(stream, max_answer_bytes, rewritten if is_events else None)
 
     return {"event_hooks": {"request": [*before, tell_trace], "response": [check]}, "follow_redirects": False}
 
@@ -315,15 +331,18 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
                 yield b"\n".join(data)
                 data.clear()
                 found = True
-            elif line.startswith(_DATA):
-                data.append(line.removeprefix(b"data:").removeprefix(b" "))
+            else:
+                data += _data_in(line)
         if not found:
             yield None
-    last = bytes(pending).rstrip(b"\r")
-    if last.startswith(_DATA):
-        data.append(last.removeprefix(b"data:").removeprefix(b" "))
+    data += _data_in(bytes(pending).rstrip(b"\r"))
     if data:
         yield b"\n".join(data)
+
+
+def _data_in(line: bytes) -> list[bytes]:
+    line = line.removeprefix(BOM_UTF8)
+    return [line.removeprefix(b"data:").removeprefix(b" ")] if line.startswith(_DATA) else []
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:

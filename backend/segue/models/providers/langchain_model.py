@@ -51,6 +51,7 @@ class Dialect:
     schema of the answer as they are wanted. `most_output` is the name of what bounds an answer, as a parameter or an
     attribute of the package's model. `signatures` is the key of `additional_kwargs` under which signatures of calls
     stand, by the calls' ids. `with_cache_marks` marks where the part of a request ends that later ones begin with.
+    `counted` puts the usage of a chunk to that of the chunks before.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Dialect:
     asks_for_whole_answers: bool = False
     signatures: str = ""
     with_cache_marks: Callable[[Sequence[BaseMessage]], list[BaseMessage]] = list
+    counted: Callable[[UsageMetadata | None, UsageMetadata], UsageMetadata] = add_usage
 
 
 @dataclass
@@ -228,6 +230,7 @@ class AnswerReader:
     _usage: UsageMetadata | None = None
     _content: list[dict[str, Any]] = field(default_factory=list)
     _calls: list[_CallInPieces] = field(default_factory=list)
+    _last: dict[object, int] = field(default_factory=dict)  # of the calls that share an index, its place
     _signatures: dict[str, Any] = field(default_factory=dict)
     _phase: tuple[Any, ...] = ()
 
@@ -247,7 +250,8 @@ class AnswerReader:
             self.finish_reason = self.dialect.stopped.get(reason, reason)
         self._model = self._model or told.get("model_name") or told.get("model")
         self._response_id = self._response_id or told.get("id")
-        self._usage = add_usage(self._usage, message.usage_metadata) if message.usage_metadata else self._usage
+        if message.usage_metadata:
+            self._usage = self.dialect.counted(self._usage, message.usage_metadata)
         return reply.AnswerPart(text, reasoning, pieces=pieces, images=images)
 
     def closing(self) -> reply.AnswerPart:
@@ -275,12 +279,12 @@ class AnswerReader:
         """Pieces of a call share an index. Another id under it begins another; without an index each name does."""
         args = "".join(piece.args)
         self.size += len(args)
-        at = next((at for at in reversed(range(len(self._calls))) if self._calls[at].index == piece.index), -1)
+        at = self._last.get(piece.index, -1)
         current = self._calls[at] if at >= 0 else None
         is_another = piece.name if piece.index is None else piece.id and current and current.id != piece.id
         if current is None or is_another:
-            at, current = len(self._calls), piece
-            self._calls.append(piece)
+            self._last[piece.index] = at = len(self._calls)
+            self._calls.append(current := piece)
         else:
             current.name += piece.name
             current.args += piece.args

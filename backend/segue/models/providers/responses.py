@@ -8,16 +8,18 @@ from typing import Any, Final
 import openai
 from langchain_openai import ChatOpenAI
 
-from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, guarded
+from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, events, guarded
 from segue.models.providers.langchain_model import AdaptedModel, Dialect
 from segue.models.refusals import ProviderRefusal, RefusalReader
-from segue.models.reply import AnswerSchema
+from segue.models.reply import AnswerSchema, read_json, write_json
 from segue.net.http_client import unchecked_client_arguments
 
 # How langchain-openai tells the error in a stream: `code: message`, or as the client's own object writes itself.
 _ERROR: Final = re.compile(
     r"(?s)(?:ResponseError\(code=')?(?P<code>[a-z_]+)(?:: |', message=(['\"]))(?P<message>.*?)(?(2)\2[,)]|\Z)"
 )
+
+_ARGUMENTS: Final = "response.function_call_arguments"  # how the types of events with them begin
 
 
 @asynccontextmanager
@@ -29,7 +31,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
         "max_output_tokens": options.max_output_tokens,
         "reasoning": {"effort": options.reasoning_effort} if options.reasoning_effort else None,
     }
-    guard = guarded(refusals, options.max_answer_bytes, before_requests(options))
+    guard = guarded(refusals, options.max_answer_bytes, before_requests(options), _with_all_arguments)
     async with openai.DefaultAsyncHttpxClient(**unchecked_client_arguments(), **guard) as http_client:
         package_model = ChatOpenAI(
             model=options.model,
@@ -63,6 +65,22 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
             parameters={name: value for name, value in parameters.items() if value is not None},
             extra=options.extra_body,
         )
+
+
+async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yields the events of an answer. Arguments of a call that come whole only, as some models' do, come as a piece:
+    the package reads no others, and would call without.
+    """
+    in_pieces = set[object]()  # the items whose arguments have come so
+    async for data in events(pieces):
+        told = read_json(data) if data and _ARGUMENTS.encode() in data else {}
+        kind, item = told.get("type"), told.get("item_id")
+        if kind == f"{_ARGUMENTS}.delta" and told.get("delta"):
+            in_pieces.add(item)
+        is_piece = kind == f"{_ARGUMENTS}.done" and item not in in_pieces
+        read = write_json({**told, "type": f"{_ARGUMENTS}.delta", "delta": told.get("arguments")}) if is_piece else data
+        if read:
+            yield b"data: %b\n\n" % read.replace(b"\n", b" ")
 
 
 def _schema(schema: AnswerSchema) -> dict[str, Any]:
