@@ -20,7 +20,7 @@ from typing import Any
 from bench.client import Session, connected
 from bench.prompts import segue
 from bench.scripted_sessions import TOOLS, scripted, words
-from segue.agent.prompts import EXTRACTOR
+from segue.agent.prompts import TEXTS
 from segue.memory.history_window import estimate
 
 TURNS, FACTS = 400, (40, 80, 160)
@@ -47,7 +47,7 @@ class SmallModel:
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         system, said = str(body["messages"][0]["content"]), body["messages"][-1]
-        if EXTRACTOR in system:
+        if TEXTS["extractor"] in system:
             return _says('{"facts": []}')
         if system.startswith(("You keep the summary", "You condense")):
             return _says(self._summary(json.loads(said["content"])))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bench.peers import python_with
 from bench.scripted_sessions import TOOLS, Cost, Requests, cost_of, message_of, reply, scripted, tools
-from segue.agent.prompts import SYSTEM
+from segue.agent.prompts import TEXTS
 from segue.memory.history_window import estimate
 
 TALK_TIMEOUT_S: Final = 120
@@ -107,7 +107,7 @@ async def _talk(python: str, program: str, asks: str, *, turns: int, plans: bool
             task = Path(folder) / "task.json"
             given = {
                 "url": f"http://127.0.0.1:{port}",
-                "system": SYSTEM,
+                "system": TEXTS["system"],
                 "tools": [
                     {"name": f"mcp_{each.name}", "description": each.description, "schema": each.input_schema}
                     for each in tools(TOOLS)

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from segue.agent.prompts import EXTRACTOR, PLANNER
+from segue.agent.prompts import TEXTS
 from segue.memory.history_window import estimate
 
 TWELVE, MINIMUM, STEP = 12, 1024, 128
@@ -50,7 +50,11 @@ class Requests:
     def add(self, body: dict[str, Any]) -> str:
         messages = body["messages"]
         system, last = str(messages[0]["content"]), str(messages[-1]["content"])
-        texts = {"summary": OF_A_SUMMARY in system, "facts": EXTRACTOR in system, "plan": PLANNER in system + last}
+        texts = {
+            "summary": OF_A_SUMMARY in system,
+            "facts": TEXTS["extractor"] in system,
+            "plan": TEXTS["planner"] in system + last,
+        }
         kind = next((kind for kind, holds in texts.items() if holds), "answer")
         tools = "".join(map(json.dumps, body.get("tools", ())))
         texts_sent = list(map(json.dumps, messages))

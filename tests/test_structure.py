@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from segue.agent.prompts import TEXTS
+
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "backend" / "segue"
 ROOMS = 16  # at the top level, at most
@@ -44,7 +46,7 @@ OWNERS_OF_TABLES = {
     "memory/history.py": "messages",
     "memory/session_search.py": "has no table: sessions and messages of one user, by words",
     "memory/session_store.py": "feedback; sessions, client_sessions",
-    "memory/summary.py": "sessions.summary; sessions.title_due_at",
+    "memory/summary.py": "sessions.summary",
     "plans/mandates.py": "mandates, and grants of the release before",
     "plans/store.py": "plans",
     "tools/attachment_store.py": "attachments, and the results that were read from one that is deleted",
@@ -55,7 +57,7 @@ OWNERS_OF_TABLES = {
     "tools/tool_states.py": "tool_states, tool_state_changes; tool_holds",
     "turns/approvals.py": "has no table: plans with what those who decide see of their session",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
-    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement; turns",
+    "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement",
     "turns/claims.py": "turns",
     "turns/jobs/learn_facts.py": "turns.facts_due_at",
     "turns/presence.py": "turns.lease_until, of processes that are gone",
@@ -67,8 +69,8 @@ OWNERS_OF_TABLES = {
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",
     "users/audit.py": "audit",
-    "users/usage_caps.py": "usage, reservations",
-    "users/spending.py": "user_limits",
+    "users/limits.py": "user_limits, reservations",
+    "users/usage.py": "usage, user_groups",
 }
 BROAD = {
     "around/processes.py": "the stack above a forked process is its supervisor's: it is printed, and the process ends",
@@ -85,7 +87,7 @@ BROAD = {
     "tools/run.py": "where a tool fails",
     "turns/presence.py": "logs it, and takes the lock again",
     "turns/runner.py": "where a turn fails",
-    "users/spending.py": "keeps what could not be booked, and raises again",
+    "users/usage.py": "keeps what could not be booked, and raises again",
 }
 PRIVATE = {
     "models/providers/anthropic.py": "langchain-anthropic takes no HTTP client but through this",
@@ -245,6 +247,16 @@ def helpers_elsewhere(name: str, text: str) -> list[str]:
 
 def test_no_two_files_share_a_stem_but_those_that_mean_the_same_in_each_room() -> None:
     assert shared_stems(name for name, _ in sources()) == {}
+
+
+def test_each_text_for_the_model_is_used_and_each_that_is_used_is_there() -> None:
+    strings, used = set[object](), set[object]()
+    for node in (node for _, module in sources() for node in nodes(module)):
+        if isinstance(node, ast.Constant):
+            strings.add(node.value)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).split(".")[-1] == "TEXTS":
+            used |= {node.slice.value} if isinstance(node.slice, ast.Constant) else set()
+    assert (set(TEXTS) - strings, used - set(TEXTS)) == (set(), set())
 
 
 def test_the_house_has_sixteen_rooms_at_most() -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 from langchain_core.language_models import BaseChatModel
 
-from segue.agent.agreed_calls import proposal_tool
+from segue.agent.call_approval import proposal_tool
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch, ToolTokens
 from segue.agents_config import declared_agents
@@ -60,7 +60,7 @@ from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
-from segue.turns.jobs.summarize import Summaries, Summariser, Titles
+from segue.turns.jobs.summaries_and_titles import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
 from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
@@ -68,7 +68,8 @@ from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import Agents, Speaker, TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, ApprovalLinks, Authenticator
-from segue.users.spending import Books, Limits, LimitsInForce
+from segue.users.limits import Limits, LimitsInForce
+from segue.users.usage import Books
 from segue.watch import Watch
 
 if TYPE_CHECKING:

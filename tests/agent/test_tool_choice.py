@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from segue.agent.prompts import MORE_TOOLS, without_time
+from segue.agent.prompts import TEXTS, without_time
 from segue.agent.tool_choice import ToolSearch
 from segue.config import Settings
 from segue.domain.tool import ToolSpec
@@ -121,7 +121,9 @@ async def test_the_array_stays_and_what_is_found_used_named_and_asked_for_later_
 def told_first(request: Mapping[str, Any], name: str) -> int | None:
     """Which of the user's messages comes with the definition of a tool."""
     said = [str(message["content"]) for message in request["messages"] if message["role"] == "user"]
-    return next((at for at, text in enumerate(said) if f'"name":"{name}"' in fence_after(MORE_TOOLS, text)), None)
+    return next(
+        (at for at, text in enumerate(said) if f'"name":"{name}"' in fence_after(TEXTS["more_tools"], text)), None
+    )
 
 
 @pytest.mark.in_turns(2)
@@ -242,7 +244,7 @@ async def test_the_planner_has_the_same_tools_and_looks_for_more(many: Settings,
     asked, again, *rest = map(names, provider.requests)
     assert "mcp_weather_in" not in asked
     assert [each == asked for each in (again, *rest)] == [True] * (1 + len(rest))
-    assert '"name":"mcp_weather_in"' in fence_after(MORE_TOOLS, provider.instruction(1))
+    assert '"name":"mcp_weather_in"' in fence_after(TEXTS["more_tools"], provider.instruction(1))
 
 
 async def test_what_no_longer_fits_is_found_and_called_all_the_same(many: Settings, provider: Provider) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from segue.agent.prompts import ATTACHED
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.domain.ids import new_id, utc_now
 from tests.support.files import PNG, pdf
@@ -144,7 +144,7 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     assert history[0]["metadata"] == {"attachments": [said]}
     first, loaded = (provider.messages(request) for request in (0, 1))
     assert [each["role"] for each in first] == ["system", "user", "assistant", "tool"]
-    assert ATTACHED in provider.notes(0)
+    assert TEXTS["attached"] in provider.notes(0)
     assert '"name":"notes.txt"' in provider.notes(0)
     shown = first[3]["content"]
     assert "line 50\n" in shown

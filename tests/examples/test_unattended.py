@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from segue.agent.prompts import PROMISED
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from tests.support.commands import ROOT
 from tests.support.health import connect
@@ -145,5 +145,5 @@ async def test_a_promise_is_made_once_and_kept_once_though_the_service_is_killed
     never.set()
     assert [turn["answer"]["message"]["content"] for turn in turns] == ["⏰ I will.", "Call Rossi!"]
     assert (promise["status"], promise["last"]["turn_id"]) == ("ended", turns[1]["turn_id"])
-    assert PROMISED.format(promise=promise["id"]) in provider.notes()
+    assert TEXTS["promised"].format(promise=promise["id"]) in provider.notes()
     assert await stores.database.fetchval("SELECT count(*) FROM turns") == 2

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
-from segue.agent.prompts import FACTS
+from segue.agent.prompts import TEXTS
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
@@ -53,7 +53,7 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
     """The lines of facts in the prompt of a message."""
     provider.will(says("Hm."))
     answer = await client.chat(await client.new_session(), message)
-    lines = fence_after(FACTS, provider.notes()).splitlines()
+    lines = fence_after(TEXTS["facts"], provider.notes()).splitlines()
     assert answer["memory_used"]["long_term"] == len(lines)
     return lines
 

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
-from segue.agent.prompts import BY_SERVICE, IN_WORDS, NO_ANSWER, OUT_OF_ROUNDS
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.language.shown_call import translate
 from segue.models.normal_form import short_id
@@ -291,14 +291,14 @@ async def test_five_hundred_calls_at_once_run_no_more_than_a_turn_allows(client:
     answer = await client.chat(session, "What time is it everywhere?")
     assert answer["message"]["content"] == "Enough."
     assert len(answer["tool_calls"]) == 100
-    assert OUT_OF_ROUNDS in provider.instruction()
+    assert TEXTS["out_of_rounds"] in provider.instruction()
     provider.will(says("Still here."))
     assert (await client.chat(session, "hello?"))["message"]["content"] == "Still here."
 
 
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
-    ("last", "answered"), [(says("That is all I know."), "That is all I know."), (calls(NOON), NO_ANSWER)]
+    ("last", "answered"), [(says("That is all I know."), "That is all I know."), (calls(NOON), TEXTS["no_answer"])]
 )
 async def test_endless_calls_end_with_an_answer(
     client: Client, provider: Provider, last: Response, answered: str
@@ -322,7 +322,7 @@ async def test_a_turn_without_tokens_for_a_second_such_request_answers_from_what
     provider.will(costly(tool_calls=[call]), says("That was enough."))
     answer = await client.chat(await client.new_session(), "What time is it?")
     assert answer["message"]["content"] == "That was enough."
-    assert OUT_OF_ROUNDS in provider.instruction()
+    assert TEXTS["out_of_rounds"] in provider.instruction()
 
 
 async def test_a_turn_has_six_retries_for_all_its_calls_together(patient: Client, provider: Provider) -> None:
@@ -372,7 +372,7 @@ async def test_a_turn_whose_tools_ran_is_asked_for_words_without_calls_and_then_
     answer = await answered(client, session, "What time is it in Rome?", as_stream=as_stream)
     assert answer["message"]["content"] == "It is noon."
     assert not {"written_by", "problem"} & answer["message"]["metadata"].keys()
-    assert provider.instruction() == IN_WORDS
+    assert provider.instruction() == TEXTS["in_words"]
     assert [request.get("tool_choice") for request in provider.requests] == [None, None, "none"]
     provider.will(calls(NOON), reply, reply)
     answer = await answered(client, session, "And what time is it in Rome now?", as_stream=as_stream)
@@ -401,7 +401,7 @@ async def test_an_answer_of_the_services_is_marked_in_every_list_and_for_the_mod
     provider.will(says("Mezzogiorno."))
     await client.chat(session, "E quindi?")
     shown = [message["content"] for message in provider.messages(role="assistant")]
-    assert shown == ["I look.", answer["message"]["content"] + BY_SERVICE]
+    assert shown == ["I look.", answer["message"]["content"] + TEXTS["by_service"]]
 
 
 async def test_words_that_were_heard_before_a_stream_broke_off_after_a_call_are_replaced(

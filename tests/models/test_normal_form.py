@@ -21,7 +21,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from segue.agent import prompts
 from segue.agent.render_messages import SessionContent, add_result, assistant_message, build_prompt
-from segue.around.replay.request_rules import invalid_history
 from segue.domain.session import Message, RequestedCall, Role
 from segue.memory.history_window import WindowLimits, estimate, provider_valid
 from segue.models.normal_form import (
@@ -37,6 +36,7 @@ from segue.models.normal_form import (
     short_id,
 )
 from segue.models.reply import OPAQUE
+from tests.support.request_forms import invalid_in_form
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2")) * 20
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -100,7 +100,7 @@ def check(messages: Sequence[BaseMessage]) -> None:
     for form in FORMS:
         shown = normal_form(messages, REFUSED.get(form, form))
         sent = as_sent(shown)
-        assert invalid_history(sent, form) is None, (form, outline(shown))
+        assert invalid_in_form(sent, form) is None, (form, outline(shown))
         assert signatures(shown) == signatures(messages)
         check_by_mistral(sent, form)
 
@@ -147,7 +147,7 @@ rounds = st.lists(
     max_size=4,
 )
 endings = st.sampled_from(["failed", "cancelled", "interrupted"])
-notes = st.sampled_from([None, prompts.TEXTS["confirmed"], prompts.OUT_OF_ROUNDS])
+notes = st.sampled_from([None, prompts.TEXTS["confirmed"], prompts.TEXTS["out_of_rounds"]])
 
 
 class Session(RuleBasedStateMachine):
@@ -198,12 +198,12 @@ class Session(RuleBasedStateMachine):
     def planned(self, first: list[Round], second: list[Round], reply: str) -> None:
         """A plan runs to its question; the reply is read, the plan amended, and the rest of it runs."""
         self._begin("First look, then write, then send.")
-        self._ask(prompts.PLANNER)
+        self._ask(prompts.TEXTS["planner"])
         self._go_through(first)
         self._store("assistant", "Shall I send it?")
         self._begin(reply)
-        self._ask(prompts.READER)
-        self._ask(prompts.AMENDER)
+        self._ask(prompts.TEXTS["reader"])
+        self._ask(prompts.TEXTS["amender"])
         self._go_through(second)
         self._answer("It is done.", None)
 
@@ -220,7 +220,7 @@ class Session(RuleBasedStateMachine):
     def what_is_stored_can_be_sent(self) -> None:
         if self.stored:
             shown = self._prompt()[1:]
-            check([SystemMessage(prompts.SYSTEM), *shown])
+            check([SystemMessage(prompts.TEXTS["system"]), *shown])
             sendable = [call for each in self.stored if each.id in self.opaque for call in each.tool_calls]
             assert signatures(shown) == {short_id(call.id): f"of {call.id}" for call in sendable}
 
@@ -342,7 +342,7 @@ def test_a_normal_form_is_its_own() -> None:
     given = [SYSTEM, SYSTEM, ANSWER, USER, AGAIN, calling("call_a", "call_b", text="So."), A, B, SYSTEM, USER, ANSWER]
     for form in FORMS:
         shown = normal_form(given, form)
-        assert invalid_history(as_sent(shown), form) is None
+        assert invalid_in_form(as_sent(shown), form) is None
         assert normal_form(shown, form) == shown
 
 
@@ -410,7 +410,7 @@ def test_a_conversation_begins_as_it_did_when_it_was_shorter(kinds: list[str | i
         if before[-1].content == CARRY_ON:  # which is only said while nothing else follows
             before.pop()
         assert after[: len(before)] == before
-        assert invalid_history(as_sent(after), form) is None
+        assert invalid_in_form(as_sent(after), form) is None
 
 
 def _spoken(kind: str | int, place: int) -> Iterator[BaseMessage]:

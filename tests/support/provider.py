@@ -20,11 +20,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from segue.agent.prompts import TEXTS, in_own_words, message_and_instruction, notes_and_message
-from segue.around.replay.request_rules import invalid_history, invalid_tools
+from segue.around.replay.request_rules import invalid_tools
 from segue.models.chat_model import ChatModel
 from segue.models.normal_form import PLACEHOLDERS, WireForm, form_of
 from segue.models.untrusted import CLOSE, OPEN, unfenced
 from tests.support.patience import PATIENCE_S
+from tests.support.request_forms import invalid_in_form
 from tests.support.server import serving
 
 OpenModel = Callable[..., Awaitable[ChatModel]]  # of the fixture `open_model`
@@ -248,7 +249,7 @@ class Provider:
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
         form = WireForm(call_id=form_of(body["model"]).call_id)
-        if fault := invalid_history(body["messages"], form) or invalid_tools(body.get("tools", ())):
+        if fault := invalid_in_form(body["messages"], form) or invalid_tools(body.get("tools", ())):
             self.surprises.append(fault)
         asks_for_summary = body["messages"][0]["content"] in (TEXTS["summariser"], TEXTS["condenser"])
         asks_for_title = body["messages"][0]["content"] == TEXTS["titler"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from segue import Agent, create_app
-from segue.agent.prompts import SYSTEM
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.ids import UNKNOWN_ZONE
@@ -81,8 +81,11 @@ async def test_each_session_has_the_instructions_model_and_tools_of_its_agent(
     plain, travel, _, quiet = provider.requests
     assert [plain["model"], travel["model"], quiet["model"]] == ["scripted", "wagon", "scripted"]
     assert [each.get("temperature") for each in (plain, travel, quiet)] == [None, 0.5, None]
-    assert plain["messages"][0]["content"].startswith(f"{SYSTEM}\n- Calls of mcp_burn_item, mcp_delete_item, ")
-    assert travel["messages"][0]["content"] == f"{SYSTEM.replace('Segue', 'Marco', 1)}\n\nSpeak of trains to local."
+    assert plain["messages"][0]["content"].startswith(f"{TEXTS['system']}\n- Calls of mcp_burn_item, mcp_delete_item, ")
+    assert (
+        travel["messages"][0]["content"]
+        == f"{TEXTS['system'].replace('Segue', 'Marco', 1)}\n\nSpeak of trains to local."
+    )
     assert offered(travel) == {"mcp_find_items", "mcp_delete_item", "get_tool_result"}
     assert offered(quiet) == {
         "current_time",
@@ -262,7 +265,7 @@ async def test_a_session_whose_agent_has_gone_is_answered_by_segue_which_says_so
     provider.will(says("I am Segue."))
     answer = await client.chat(session, "Hello")
     assert answer["message"]["metadata"] == {"model": "scripted", "agent_gone": "travel"}
-    assert provider.requests[0]["messages"][0]["content"].startswith(SYSTEM)
+    assert provider.requests[0]["messages"][0]["content"].startswith(TEXTS["system"])
     assert "is no longer there" in provider.notes(0)
     assert (await client.messages(session))[-1]["metadata"] == answer["message"]["metadata"]
 
@@ -329,7 +332,7 @@ async def test_the_instructions_of_a_file_are_added_to_those_of_segue(
         await client.chat(await client.new_session(), "Hello")
         names = {tool["name"] for tool in (await client.get("/tools"))["items"]}
     assert names == BUILTIN  # the names that a file is checked against
-    assert provider.requests[0]["messages"][0]["content"] == f"{SYSTEM}\n\nWe are a library."
+    assert provider.requests[0]["messages"][0]["content"] == f"{TEXTS['system']}\n\nWe are a library."
 
 
 async def test_the_agents_of_a_program_stand_beside_those_of_the_file(settings: Settings, agents: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from segue import Agent, tool
-from segue.agent.prompts import OUT_OF_ROUNDS
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, raw, says
@@ -58,7 +58,7 @@ async def ask(client: Client, **session: Any) -> dict[str, Any]:
 
 def had_last_words(provider: Provider) -> bool:
     """Whether the last request, and no other, asked for an answer with what there is."""
-    last = [OUT_OF_ROUNDS in orjson.dumps(request).decode() for request in provider.requests]
+    last = [TEXTS["out_of_rounds"] in orjson.dumps(request).decode() for request in provider.requests]
     return last.index(True) == len(last) - 1 and provider.requests[-1]["tool_choice"] == "none"
 
 

@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from segue import tool
-from segue.agent.prompts import TAKEN_BACK
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.ids import new_id, utc_now
@@ -122,7 +122,7 @@ async def test_effects_in_what_was_taken_back_are_told_and_its_plan_is_cancelled
         [plan] = (await client.get(f"/sessions/{session}/plans"))["items"]
         assert plan["status"] == "cancelled"
         noted = provider.notes()
-        assert TAKEN_BACK in noted
+        assert TEXTS["taken_back"] in noted
         assert '"item":"lamp"' in noted
         made = (await client.get(f"/sessions/{session}/tool-results"))["items"]
         assert {call["branch"] for call in made} == {branch["id"] for branch in await branches(client, session)}
@@ -132,7 +132,7 @@ async def test_effects_in_what_was_taken_back_are_told_and_its_plan_is_cancelled
         [asked, _] = [each for each in provider.requests[-1]["messages"] if each["role"] == "user"]
         assert '"item":"lamp"' in asked["content"]
         note = (await client.messages(session))[0]["metadata"]["note"]
-        assert TAKEN_BACK in note
+        assert TEXTS["taken_back"] in note
 
 
 async def test_of_two_edits_at_once_one_is_accepted_and_none_during_a_turn(

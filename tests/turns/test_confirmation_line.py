@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from segue import Agent, tool
-from segue.agent.prompts import MAX_NAMED_TOOLS, SYSTEM, TEXTS, confirmation_line
+from segue.agent.prompts import MAX_NAMED_TOOLS, TEXTS, confirmation_line
 from segue.config import Settings
 from segue.domain.ids import offered_name
 from segue.domain.tool import ToolSpec
@@ -54,21 +54,21 @@ async def test_the_tools_that_wait_are_named_and_what_the_agents_instructions_wa
 ) -> None:
     careful = Agent(instructions="Obtain explicit confirmation before any change.")
     system = await told(shelf, provider, "careful", agents={"careful": careful})
-    assert system == f"{SYSTEM}\n{OF_SHELF}\n\n{careful.instructions}"
+    assert system == f"{TEXTS['system']}\n{OF_SHELF}\n\n{careful.instructions}"
     assert "Where your instructions want such a call confirmed, that question does it." in system
 
 
 async def test_with_confirm_never_no_question_is_promised(shelf: Settings, provider: Provider) -> None:
-    assert await told(confirming(shelf, "never"), provider) == SYSTEM
-    assert "asked before" not in SYSTEM
+    assert await told(confirming(shelf, "never"), provider) == TEXTS["system"]
+    assert "asked before" not in TEXTS["system"]
 
 
 async def test_where_no_tool_waits_no_question_is_promised(settings: Settings, provider: Provider) -> None:
-    assert await told(settings, provider, tools=[pay]) == SYSTEM
+    assert await told(settings, provider, tools=[pay]) == TEXTS["system"]
 
 
 async def test_with_confirm_always_nearly_all_calls_are_said_to_wait(settings: Settings, provider: Provider) -> None:
-    assert await told(confirming(settings, "always"), provider) == f"{SYSTEM}\n{ALWAYS}"
+    assert await told(confirming(settings, "always"), provider) == f"{TEXTS['system']}\n{ALWAYS}"
 
 
 @pytest.mark.in_turns(2)
@@ -86,7 +86,7 @@ async def test_it_goes_by_what_the_agent_says_and_the_tools_it_may_use(
     agent: Agent, mode: str, line: str, shelf: Settings, provider: Provider
 ) -> None:
     system = await told(confirming(shelf, mode), provider, "own", agents={"own": agent})
-    assert system == "\n".join(filter(None, [SYSTEM, line]))
+    assert system == "\n".join(filter(None, [TEXTS["system"], line]))
 
 
 async def test_a_rule_of_the_operators_may_hold_calls_whatever_confirm_says(
@@ -96,7 +96,7 @@ async def test_a_rule_of_the_operators_may_hold_calls_whatever_confirm_says(
         return "ask"
 
     system = await told(confirming(settings, "never"), provider, tools=[pay], before_call=rule)
-    assert system == f"{SYSTEM}\n{TEXTS['may_be_asked']}"
+    assert system == f"{TEXTS['system']}\n{TEXTS['may_be_asked']}"
 
 
 async def test_the_line_is_the_same_in_each_turn_of_a_session(settings: Settings, provider: Provider) -> None:
@@ -106,7 +106,7 @@ async def test_the_line_is_the_same_in_each_turn_of_a_session(settings: Settings
         for message in ("Hello", "Do not search the web: who was Dante?", "And then?"):
             await client.chat(session, message)
     systems = {request["messages"][0]["content"] for request in provider.requests}
-    assert systems == {f"{SYSTEM}\n{ALWAYS}"}
+    assert systems == {f"{TEXTS['system']}\n{ALWAYS}"}
 
 
 def test_a_tool_is_named_as_it_is_offered() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from segue.agent.prompts import SYSTEM, notes_and_message
+from segue.agent.prompts import TEXTS, notes_and_message
 from segue.config import Settings
 from segue.memory.history_window import estimate
 from tests.support.identity import new_key, speaking
@@ -50,7 +50,7 @@ async def test_the_next_request_is_made_of_the_parts_that_were_shown_before_it_a
     shown = await client.get(path)
     assert "canary" not in json.dumps(shown)
     texts = {each["part"]: each["text"] for each in (await client.get(path, include="text"))["parts"]}
-    assert (texts["instructions"], "likes tea" in texts["summary"]) == (SYSTEM, True)
+    assert (texts["instructions"], "likes tea" in texts["summary"]) == (TEXTS["system"], True)
     assert json.loads(texts["messages"])[0] == {"role": "user", "content": "Look up canary"}
     assert "echo" in [each["name"] for each in json.loads(texts["tools"])]
     assert [part["part"] for part in shown["parts"] if part["cacheable"]] == [
@@ -68,7 +68,7 @@ async def test_the_next_request_is_made_of_the_parts_that_were_shown_before_it_a
     request = provider.requests[-1]
     system, last = request["messages"][0]["content"], request["messages"][-1]["content"]
     of_system = [tokens(asked)[part] for part in ("instructions", "summary", "references")]
-    assert of_system[0] == estimate(SYSTEM)
+    assert of_system[0] == estimate(TEXTS["system"])
     assert sum(of_system) == pytest.approx(estimate(system), abs=3)
     assert tokens(asked)["notes"] == estimate(notes_and_message(last)[0])
 

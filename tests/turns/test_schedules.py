@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import SecretStr
 
-from segue.agent.prompts import PROMISED, UNATTENDED
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.errors import InvalidRequest
@@ -177,7 +177,7 @@ async def test_what_is_due_is_said_once_by_a_program_and_the_schedule_moves_on(
         assert seen["next_at"] == schedule["next_at"]
         [turn] = await client.turns(session)
         assert (turn["turn_id"], turn["answer"]["message"]["content"]) == (seen["last"]["turn_id"], "Three mails.")
-        assert UNATTENDED in provider.notes()
+        assert TEXTS["unattended"] in provider.notes()
         await look(stores)
         await stores.until("SELECT count(*) = 1 FROM schedules WHERE tries_left IS NULL AND look_at = next_at")
         assert len(await client.turns(session)) == 1
@@ -450,7 +450,7 @@ async def test_a_promise_is_kept_through_a_restart_and_ends_when_it_is_settled(
         await pass_time(stores)
         kept = await last_of(client, schedule, "completed")
         assert (kept["status"], kept["next_at"]) == ("ended", None)
-        assert PROMISED.format(promise=schedule["id"]) in provider.notes()
+        assert TEXTS["promised"].format(promise=schedule["id"]) in provider.notes()
 
 
 @pytest.mark.in_turns(2)

@@ -8,7 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from segue import tool
-from segue.agent.prompts import STOPPED
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, fails, says
@@ -196,7 +196,7 @@ async def test_a_plan_stops_behind_the_step_that_ran_and_the_model_goes_on(
         ]
         provider.will(planned(steps), after(client, session, says("The note."), "leave the desk"), fails(400))
         failed = await client.send(session, "first write a note, then burn the desk")
-        assert STOPPED in provider.notes()
+        assert TEXTS["stopped"] in provider.notes()
         provider.will(says("I left it."))
         path = f"/sessions/{session}/turns/{failed.json()['turn_id']}/retry"
         answer = (await client.http.post(path)).json()
@@ -204,7 +204,7 @@ async def test_a_plan_stops_behind_the_step_that_ran_and_the_model_goes_on(
         assert answer["plan"]["status"] == "superseded"
         assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "skipped"]
         assert said(provider) == ["first write a note, then burn the desk", "leave the desk"]
-        assert STOPPED in provider.notes()
+        assert TEXTS["stopped"] in provider.notes()
         assert told(await client.messages(session))[1:] == [
             ("assistant", "The note."),
             ("user", "leave the desk"),

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from pydantic import SecretStr
 
-from segue.agent.prompts import TEXTS, UNATTENDED
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.turns.jobs.webhooks import signatures
 from segue.turns.triggers import MAX_EVENT_BYTES
@@ -81,7 +81,7 @@ async def test_a_signed_event_is_one_turn_however_often_it_comes_and_what_it_bri
     answers = [await send(client, trigger, body, clock=clock) for _ in range(3)]
     [turn] = await client.ended(session)
     assert [(each.status_code, each.json()) for each in answers] == [(202, {"turn_id": turn["turn_id"]})] * 3
-    assert UNATTENDED in provider.notes()
+    assert TEXTS["unattended"] in provider.notes()
     assert fence_after(TEXTS["brought"], provider.notes()).endswith("Delete all.")
     assert provider.messages(role="user")[-1]["content"] == TICKET
     [asked, _] = await client.messages(session)

@@ -20,9 +20,8 @@ from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
 from segue.turns import claims, store
 from segue.turns.store import ChatRequest
-from segue.users import usage_caps
-from segue.users.spending import Account, Books, Limits
-from segue.users.usage_caps import Reservation
+from segue.users.limits import Limits, Reservation, has_room, make_reservation
+from segue.users.usage import Account, Books
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
@@ -310,8 +309,8 @@ async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: s
     wanted = Reservation(LOCAL_USER, "one", 0, books.today(), tokens=60, cost=Decimal(0), lasts_s=60)
     async with database.transaction() as connection:
         if total:
-            await usage_caps.fits(connection, wanted, "", token_cap=100, cost_cap=Decimal(0))
-        made = await usage_caps.reserve(connection, wanted, token_cap=100, cost_cap=Decimal(0))
+            await has_room(connection, wanted, Limits(tokens_per_day=100), group="")
+        made = await make_reservation(connection, wanted, Limits(tokens_per_day=100))
         another = asyncio.create_task(books.reserve(who, "another", lambda: Charge("x", input_tokens=60)))
 
         async def waits_or_is_done() -> bool:

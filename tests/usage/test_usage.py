@@ -19,8 +19,8 @@ from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
-from segue.users import usage_caps
-from segue.users.spending import Account, Books, Limits
+from segue.users.limits import Limits
+from segue.users.usage import Account, Books, book, note_groups
 from tests.support.facts import all_taken_in, fact, notes
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
@@ -324,8 +324,8 @@ async def test_of_a_user_who_was_erased_meanwhile_nothing_is_booked_and_no_group
     async with running(settings) as client, looking_into(settings) as stores:
         session = await client.new_session()
         for owner in ("erased", LOCAL_USER):
-            await database.write(usage_caps.book, owner, session, charges, holder="turn", epoch=1)
-            await database.write(usage_caps.enter_groups, owner, day, ["staff"])
+            await database.write(book, owner, session, charges, holder="turn", epoch=1)
+            await database.write(note_groups, owner, day, ["staff"])
         for table in ("usage", "user_groups"):
             assert [row["owner"] for row in await stores.database.fetch(f"SELECT owner FROM {table}")] == [LOCAL_USER]  # noqa: S608
     await database.close()

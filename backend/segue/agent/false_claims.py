@@ -1,7 +1,7 @@
 """False claims in an answer, and how the user is told: an effect that no call had, a promise that nothing keeps."""
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -27,7 +27,6 @@ from segue.tools.results import calls_that_ran
 LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
 LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
 LONGEST_HEADLINE: Final = 4  # words of a claim without a subject: `Email sent`, `Payment of $184 completed`
-_HEADLINES: Final = (["did"], ["soft"])
 _LABELLED: Final = re.compile(r"[:：|]\W*\w+(?:\s\w+)?\W*$")  # `Invoice status: paid`, a row of a table
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
@@ -57,7 +56,9 @@ async def without_false_claims(
 ) -> tuple[str, list[str]]:
     """Returns the answer, asked for anew if it had to be, and the names of the sentences that correct what it says."""
     answer, corrections = await _checked(context, state, answer, was_heard=was_heard)
-    return answer, corrections + ["not_promised"] * _is_unkept(context, state, answer)
+    if _is_unkept(context, state, answer):
+        corrections.append("not_promised")
+    return answer, corrections
 
 
 def _is_unkept(context: TurnContext, state: TurnState, answer: str) -> bool:
@@ -97,7 +98,8 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     except AppError as error:
         if not gave_no_answer(error):
             raise
-        return answer, ["nothing_changed"] * bool(claimed and claimed.is_sure and not done)
+        is_false = claimed is not None and claimed.is_sure and not done
+        return answer, ["nothing_changed"] if is_false else []
     return answer, []
 
 
@@ -160,19 +162,24 @@ def _kinds(sentence: str, language: str) -> list[str]:
 def _claims(sentence: str, language: str) -> bool | None:
     """Returns whether a sentence surely claims an effect; None if it claims none."""
     kinds = _kinds(sentence, language)
-    if "none" in kinds:
-        return None
-    found: list[bool] = [True] * ("whole" in kinds) + [False] * ("maybe" in kinds)
-    if kinds and set(kinds) <= {"alone", "skip", "sure"} and "alone" in kinds:
-        found.append(False)
-    is_free = "alone" in kinds or not _LABELLED.search(sentence)
-    is_headline = is_free and len(kinds) <= LONGEST_HEADLINE and "state" not in kinds
-    if is_headline and [each for each in kinds if each not in ("skip", "sure")][-1:] in _HEADLINES:
-        found.append("sure" in kinds)
+    found = [] if "none" in kinds else list(_claims_in(kinds, sentence, language))
+    return any(found) if found else None
+
+
+def _claims_in(kinds: Sequence[str], sentence: str, language: str) -> Iterator[bool]:
+    """Yields, for each way in which a sentence of these kinds of words claims an effect, whether it is sure."""
+    is_sure, telling = "sure" in kinds, [kind for kind in kinds if kind not in ("skip", "sure")]
+    if "whole" in kinds:
+        yield True
+    if "maybe" in kinds or (telling and set(telling) == {"alone"}):
+        yield False
+    is_label = "alone" not in kinds and _LABELLED.search(sentence)
+    is_headline = len(kinds) <= LONGEST_HEADLINE and "state" not in kinds and not is_label
+    if is_headline and telling and telling[-1] in ("did", "soft"):
+        yield is_sure
     for at, kind in enumerate(kinds):
         if kind in ("cue", "passive") and (did := _done_behind(kinds[at + 1 :], _APART.get(language, 0))):
-            found.append("sure" in kinds or (kind == "cue" and did == "did"))
-    return any(found) if found else None
+            yield is_sure or (kind == "cue" and did == "did")
 
 
 def _done_behind(kinds: Sequence[str], apart: int) -> str | None:

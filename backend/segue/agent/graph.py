@@ -82,10 +82,11 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
     """Asks for words without calls. A turn that acted and gets none has the service's account, and the error."""
     problem, tools = state.get("problem"), without_forbidden(context.guard.tools(), state["search"])
     if problem is None or may_answer_otherwise(problem):
-        wanted, tries = (prompts.IN_WORDS, 1) if problem else (prompts.OUT_OF_ROUNDS, MAX_EMPTY_ANSWERS)
-        asked, offered = prompts.with_instruction(state["conversation"], wanted), context.guard.offered(tools)
+        wanted, tries = ("in_words", 1) if problem else ("out_of_rounds", MAX_EMPTY_ANSWERS)
+        asked = prompts.with_instruction(state["conversation"], prompts.TEXTS[wanted])
         try:
             # With the tools all the same: the request begins as those before it.
+            offered = context.guard.offered(tools)
             reply, started = await stream_reply(context, asked, offered, tool_choice="none", empty_tries=tries)
         except AppError as error:
             if not gave_no_answer(error) or not (problem or state.get("tool_calls")):
@@ -93,7 +94,7 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
             problem = error
         else:
             if reply.text or problem is None:
-                return reply.text or prompts.NO_ANSWER, started, None
+                return reply.text or prompts.TEXTS["no_answer"], started, None
     return plan_messages.account(state, tools), None, problem
 
 

@@ -12,14 +12,14 @@ from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import find_origins, proposed, runs_under_mandate, who_decides
-from segue.agent.earlier_calls import interrupted_call
-from segue.agent.held_calls import AGENT, blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
+from segue.agent.call_approval import find_origins, proposed, runs_under_mandate, who_decides
 from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
 from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import keep_answer, keep_made_images, record_start, run_call
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key, read_steers
+from segue.agent.unfinished_calls import interrupted_call
+from segue.agent.waiting_plans import AGENT, blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged
@@ -88,35 +88,51 @@ async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
     granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
-    if (step := run.plan.running_step) is not None:
-        # Its process died in the call, which is in the ledger: it runs again under its id, or is unknown.
-        await run.context.guard.refresh()
-        answers = answers_to(stored.answers, step.id)
-        approved, tool = step.requires_confirmation or bool(answers), turn.tools.get(step.tool or "")
-        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
-        if has_run_in_page(stored.answers, step.id):
-            call = _call_of_page(run, step)
-        await _finish_call(run, step, call)
+    if run.plan.running_step is not None:
+        await _finish_interrupted(run, run.plan.running_step)
         await _read_steers(run)
     while not run.steered and run.plan.status == "active" and (step := run.plan.next_step) is not None:
-        await run.context.guard.refresh()
-        has_run = has_run_in_page(run.stored.answers, step.id)
-        run.changed = _change(run, step) if run.stored.granted_to == run.turn_id and not has_run else None
-        if run.changed:  # the yes was given to a plan that stood and could run as it was
-            await _note_differences(run, run.stored.made_with)
-            await _hold(run, step, tool_hash=run.stored.tool_hash)
-        else:
-            await _run_step(run, step)
+        await _run_or_ask_again(run, step)
         await _read_steers(run)
-    for step in run.plan.steps:  # what the page has run is told, also behind one that failed
-        if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
-            call = _call_of_page(run, step)
-            await record_start(run.turn, "", [call.request])
-            _show(run, step, call, await run_call(run.turn, call))
+    await _show_calls_of_page(run)
     if run.plan.status == "failed" and not run.steered:
         skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
         turn.approved |= {call_key(request_of(step)) for step in skipped}
     return run
+
+
+async def _finish_interrupted(run: PlanRun, step: Step) -> None:
+    """Ends a step whose process died in its call, which is in the ledger: it runs again under its id, or is unknown."""
+    await run.context.guard.refresh()
+    answers = answers_to(run.stored.answers, step.id)
+    call: ReadyCall | SettledCall
+    if has_run_in_page(run.stored.answers, step.id):
+        call = _call_of_page(run, step)
+    else:
+        approved, tool = step.requires_confirmation or bool(answers), run.turn.tools.get(step.tool or "")
+        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
+    await _finish_call(run, step, call)
+
+
+async def _run_or_ask_again(run: PlanRun, step: Step) -> None:
+    """Runs a step, unless what was approved has changed: the yes was given to a plan that stood and could run."""
+    await run.context.guard.refresh()
+    is_granted = run.stored.granted_to == run.turn_id and not has_run_in_page(run.stored.answers, step.id)
+    run.changed = _change(run, step) if is_granted else None
+    if run.changed:
+        await _note_differences(run, run.stored.made_with)
+        await _hold(run, step, tool_hash=run.stored.tool_hash)
+    else:
+        await _run_step(run, step)
+
+
+async def _show_calls_of_page(run: PlanRun) -> None:
+    """Shows the model what the page has run also of the steps that are skipped, since one before them failed."""
+    for step in run.plan.steps:
+        if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
+            call = _call_of_page(run, step)
+            await record_start(run.turn, "", [call.request])
+            _show(run, step, call, await run_call(run.turn, call))
 
 
 async def _read_steers(run: PlanRun) -> None:
@@ -126,7 +142,7 @@ async def _read_steers(run: PlanRun) -> None:
 
     run.steered = await read_steers(run.turn, also=stop)
     if run.steered:
-        run.turn.add_note(prompts.with_plan(prompts.STOPPED, run.plan))
+        run.turn.add_note(prompts.with_plan(prompts.TEXTS["stopped"], run.plan))
         run.context.emit(PlanChanged(run.plan))
 
 
@@ -181,7 +197,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     asked, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
     reply, started = await stream_reply(context, asked, offered, tool_choice="none")
     said = await keep_made_images(run.turn, reply) if reply.images else reply.text
-    text = clean(said) or prompts.NO_ANSWER
+    text = clean(said) or prompts.TEXTS["no_answer"]
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
     moved = update_step(run.plan, step.id, "complete", result_preview=preview)

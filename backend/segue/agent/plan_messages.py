@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from anyio import to_thread
 
-from segue.agent.agreed_calls import MAX_RESULT_BYTES
+from segue.agent.call_approval import MAX_RESULT_BYTES
 from segue.agent.prompts import denied_because
 from segue.agent.state import TurnState, language_of, running_plan
 from segue.agent.turn_calls import TurnCalls

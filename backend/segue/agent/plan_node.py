@@ -10,12 +10,12 @@ from typing import Any, cast
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
-from segue.agent.earlier_calls import settle_earlier
-from segue.agent.held_calls import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
-from segue.agent.prompts import STOPPED, TEXTS, VERDICT_NOTES, steers_in, with_plan
+from segue.agent.prompts import TEXTS, VERDICT_NOTES, steers_in, with_plan
 from segue.agent.state import TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.turn_reports import acknowledgement_report, web_search_report
+from segue.agent.unfinished_calls import settle_earlier
+from segue.agent.waiting_plans import offer_plan
 from segue.domain.events import PlanChanged
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict
@@ -93,7 +93,7 @@ async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan
     if stored.plan.status in ("active", "waiting", "completed", "failed"):
         return update | _run(stored)
     if stored.plan.status == "superseded" and steers_in(state["prompt"]):
-        return update | {"touched_plan": stored, "plan_runs": False, "note": with_plan(STOPPED, stored.plan)}
+        return update | {"touched_plan": stored, "plan_runs": False, "note": with_plan(TEXTS["stopped"], stored.plan)}
     return update | _close(stored, state)
 
 

@@ -52,7 +52,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
     async def ask(note: str, offered: Sequence[ToolSpec], tools: Mapping[str, Tool]) -> str:
         conversation = prompts.with_instruction(state["prompt"], note)
         if state["search"].search and WEB_SEARCH in tools:
-            conversation = prompts.with_note(conversation, prompts.SEARCH_WANTED)
+            conversation = prompts.with_note(conversation, prompts.TEXTS["search_wanted"])
         # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
         said = [[message.type, prompts.without_time(message.text)] for message in conversation]
         shown = [[tool.name, tool.description, tool.input_schema] for tool in offered]
@@ -70,7 +70,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
     """Returns the steps still to be done; none if the model writes nothing usable."""
 
     async def ask(note: str, offered: Sequence[ToolSpec], _: Mapping[str, Tool]) -> str:
-        about = prompts.with_plan(f"{note}\n\n{prompts.AMENDER}", plan)
+        about = prompts.with_plan(f"{note}\n\n{prompts.TEXTS['amender']}", plan)
         conversation = prompts.with_instruction(state["prompt"], about)
         return (await _ask(context, conversation, offered, PLAN)).text
 
@@ -91,7 +91,7 @@ async def _steps(context: TurnContext, state: TurnState, ask: AskModel, *, done:
         if searches := [step for step in found if step.tool == FIND_TOOLS.name]:
             queries = [str((step.args or {}).get("query") or step.description) for step in searches]
             more = [definition for query in queries for definition in await chooser.find(query)]
-            note = f"{note}\n{prompts.fenced_json(prompts.MORE_TOOLS, *more)}" if more else note
+            note = f"{note}\n{prompts.fenced_json(prompts.TEXTS['more_tools'], *more)}" if more else note
             text = await ask(note, offered, tools)
     # JSON can spell out what Postgres refuses in a text, such as `\u0000`.
     steps = tuple(
@@ -128,14 +128,14 @@ async def complete_args(
 async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> Reading:
     """Returns how the model reads a message the rules could not. Never enough to approve what changes the world."""
     offered = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
-    conversation = prompts.with_instruction(state["prompt"], prompts.with_plan(prompts.READER, plan))
+    conversation = prompts.with_instruction(state["prompt"], prompts.with_plan(prompts.TEXTS["reader"], plan))
     return _verdict_in(await _ask(context, conversation, offered, READING))
 
 
 async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
     """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
     known = {"assistant_said": answer, "user_replied": reply, "call": {"tool": call.name, "args": call.args}}
-    return await ask_reader(context, prompts.TEXTS["agreement_reader"], prompts.AGREEMENT, known)
+    return await ask_reader(context, prompts.TEXTS["agreement_reader"], prompts.TEXTS["agreement"], known)
 
 
 async def ask_reader(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:
@@ -200,7 +200,7 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
     if (values := _plain_answer(state, asks)) is not None:
         return _answer(asks, values)
     asked = {"message": asks.message, "schema": asks.schema, "given": asks.given}
-    note = prompts.fenced_json(prompts.ANSWER_READER, asked)
+    note = prompts.fenced_json(prompts.TEXTS["answer_reader"], asked)
     reply = await context.model.reply(prompts.with_instruction(state["prompt"], note), small=True, schema=ANSWER)
     read = first_object(reply.text, _AnswerRead) or _AnswerRead(reading="other")
     if read.reading != "answer":

@@ -35,34 +35,6 @@ _MARKS: Final = {**_FENCES, "LEFT_OUT": LEFT_OUT, **{name: f"## {name}" for name
 _MARK: Final = re.compile("|".join(re.escape(f"{{{name}}}") for name in _MARKS))
 _AS_WRITTEN: Final[Mapping[str, str]] = load_toml("prompts.toml", package="segue.agent")
 TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for name, text in _AS_WRITTEN.items()}
-SYSTEM: Final = TEXTS["system"]
-SEARCH_WANTED: Final = TEXTS["search_wanted"]
-SEARCH_FORBIDDEN: Final = TEXTS["search_forbidden"]
-FACTS: Final = TEXTS["facts"]
-DENIED: Final = TEXTS["denied"]
-OUT_OF_ROUNDS: Final = TEXTS["out_of_rounds"]
-IN_WORDS: Final = TEXTS["in_words"]
-APPROVED_FIRST: Final = TEXTS["approved_first"]
-CARRYING_OUT: Final = TEXTS["carrying_out"]
-CARRIED_OUT: Final = TEXTS["carried_out"]
-STOPPED: Final = TEXTS["stopped"]
-TAKEN_BACK: Final = TEXTS["taken_back"]
-MENDING: Final = TEXTS["mending"]
-UNATTENDED: Final = TEXTS["unattended"]
-PROMISED: Final = TEXTS["promised"]
-PAGE: Final = TEXTS["page"]
-ATTACHED: Final = TEXTS["attached"]
-SOURCES: Final = TEXTS["sources"]
-REST_ATTACHED: Final = TEXTS["rest_attached"]
-MORE_TOOLS: Final = TEXTS["more_tools"]
-BY_SERVICE: Final = TEXTS["by_service"]
-NO_ANSWER: Final = TEXTS["no_answer"]
-PLANNER: Final = TEXTS["planner"]
-AMENDER: Final = TEXTS["amender"]
-READER: Final = TEXTS["reader"]
-AGREEMENT: Final = TEXTS["agreement"]
-ANSWER_READER: Final = TEXTS["answer_reader"]
-EXTRACTOR: Final = TEXTS["extractor"]
 VERDICT_NOTES: Final[Mapping[Verdict, str]] = {"confirm": TEXTS["confirmed"], "reject": TEXTS["rejected"]}
 TOOLS_SHOWN: Final = "tools"  # in the metadata of a message: definitions that go with it
 _TIME_OF_DAY: Final = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
@@ -74,24 +46,16 @@ MAX_TOOLS_CHARS: Final = 24_000
 MAX_STEP_ARGS_CHARS: Final = 8000
 MAX_MENDED_CHARS: Final = 32_000
 
-INSTRUCTIONS = (
-    PLANNER,
-    READER,
-    ANSWER_READER,
-    OUT_OF_ROUNDS,
-    IN_WORDS,
-    APPROVED_FIRST,
-    CARRYING_OUT,
-    AGREEMENT,
-    MENDING,
-)
+_FOR_PLANS: Final = ("planner", "reader", "answer_reader", "agreement", "carrying_out")
+_FOR_ANSWERS: Final = ("out_of_rounds", "in_words", "approved_first", "mending")
+INSTRUCTIONS: Final = [TEXTS[name] for name in _FOR_PLANS + _FOR_ANSWERS]
 
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
     """What an agent is told. `fixed` begins every prompt; `dated` lines change each day and stand among the notes."""
 
-    fixed: str = SYSTEM
+    fixed: str = TEXTS["system"]
     dated: str = ""
 
     def notes(self, now: datetime) -> str:
@@ -102,10 +66,10 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
     """Returns which calls wait for the user's yes, empty if none does. The operator's rule may hold more of them."""
     asking = (tool.name for tool in tools if needs_confirmation(tool, mode) and tool.name != PROPOSE_MANDATE)
     names = sorted(map(offered_name, asking))
-    if names:
-        named = ", ".join([*names[:MAX_NAMED_TOOLS], *(["others"] if len(names) > MAX_NAMED_TOOLS else [])])
-        return TEXTS["asked_first"].format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
-    return TEXTS["may_be_asked"] if has_rule and not all(tool.ephemeral for tool in tools) else ""
+    if not names:
+        return TEXTS["may_be_asked"] if has_rule and any(not tool.ephemeral for tool in tools) else ""
+    named = ", ".join(names if len(names) <= MAX_NAMED_TOOLS else [*names[:MAX_NAMED_TOOLS], "others"])
+    return TEXTS["asked_first"].format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
 
 
 def instructions_of(
@@ -115,7 +79,7 @@ def instructions_of(
     lines = agent.instructions.replace("{user}", user).splitlines()
     dated = [line for line in lines if DATE in line or TIME_ZONE in line]
     own = "\n".join(line for line in lines if line not in dated).strip()
-    rules = "\n".join(filter(None, [SYSTEM, confirmation]))
+    rules = "\n".join(filter(None, [TEXTS["system"], confirmation]))
     opening = rules.replace("You are Segue,", f"You are {agent.name},", 1)
     notes = [*dated, TEXTS["gone"]] if is_gone else dated
     of_client = f"{TEXTS['asked_by_client']}\n{fenced(asked)}" if asked else ""
@@ -140,7 +104,7 @@ def joined(system_parts: Mapping[str, str]) -> str:
 def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
     """Returns the facts known of the user, a line of JSON each, dated in a time zone."""
     dated = ((fact, fact.created_at.astimezone(zone).date()) for fact in facts)
-    return fenced_json(FACTS, *({"date": day, "kind": fact.kind, "fact": fact.content} for fact, day in dated))
+    return fenced_json(TEXTS["facts"], *({"date": day, "kind": fact.kind, "fact": fact.content} for fact, day in dated))
 
 
 def turn_notes(now: datetime, own: str, facts: Sequence[Memory], language: str | None = None) -> str:
@@ -167,23 +131,24 @@ def note_of(message: Message) -> str | None:
         return None
     carried, tools = defaultdict[str, list[object]](list), message.metadata.get(TOOLS_SHOWN)
     for file in message.metadata.get("attachments", ()):
-        about = ATTACHED if file.get("mark") is None else REST_ATTACHED if file["mark"] == LEFT_OUT else SOURCES
+        mark = file.get("mark")
+        about = "attached" if mark is None else "rest_attached" if mark == LEFT_OUT else "sources"
         carried[about].append(file)
-    notes = [fenced_json(about, *files) for about, files in carried.items()]
-    notes += [message.metadata.get("note") or "", fenced_json(MORE_TOOLS, *tools) if tools else ""]
+    notes = [fenced_json(TEXTS[about], *files) for about, files in carried.items()]
+    notes += [message.metadata.get("note") or "", fenced_json(TEXTS["more_tools"], *tools) if tools else ""]
     return "\n\n".join(filter(None, notes)) or None
 
 
 def denied_because(call: ToolCall) -> str | None:
     """Returns why a rule denied a call, None if none did."""
-    before, _, after = DENIED.partition("{reason}")
+    before, _, after = TEXTS["denied"].partition("{reason}")
     opening, error = before.format(tool=call.tool_name), call.error or ""
     return error.removeprefix(opening).removesuffix(after) if error.startswith(opening) else None
 
 
 def brought(event: str) -> str:
     """Returns what is stored with the message of a trigger: what its event brought, which ends no notes."""
-    return f"{UNATTENDED}\n\n{fenced_lines(TEXTS['brought'], [without_notes(event)])}"
+    return f"{TEXTS['unattended']}\n\n{fenced_lines(TEXTS['brought'], [without_notes(event)])}"
 
 
 def plan_block(plan: Plan) -> str:
@@ -255,7 +220,7 @@ def _why_withheld(state: ToolState) -> str:
 
 def planner_note(*, locked: Sequence[ToolSpec], barred: Iterable[str]) -> str:
     """Returns the planner's instruction. A step may unlock the `locked` tools; none may use those that are `barred`."""
-    without = f"{PLANNER}\n- No step uses {', '.join(barred)}." if barred else PLANNER
+    without = f"{TEXTS['planner']}\n- No step uses {', '.join(barred)}." if barred else TEXTS["planner"]
     described = ({"name": tool.name, "description": tool.description, "args": tool.input_schema} for tool in locked)
     lines = _bounded_lines(map(as_json, described), MAX_TOOLS_CHARS)
     return f"{without}\n{TEXTS['locked']}\n{fenced(lines)}" if locked else without
@@ -268,12 +233,12 @@ def with_plan(text: str, plan: Plan) -> str:
 
 def mending_note(schema: str, answer: str, faults: Sequence[str]) -> str:
     wrong = {"answer": answer[:MAX_MENDED_CHARS], "faults": faults}
-    return fenced_lines(MENDING, [as_json(wrong), f'{{"schema":{schema}}}'])
+    return fenced_lines(TEXTS["mending"], [as_json(wrong), f'{{"schema":{schema}}}'])
 
 
 def answer_step_note(plan: Plan, step: Step) -> str:
     return (
-        f"{with_plan(CARRYING_OUT, plan)}\nDo step {step.id} now: {step.description}\n"
+        f"{with_plan(TEXTS['carrying_out'], plan)}\nDo step {step.id} now: {step.description}\n"
         "Write only what this step asks for; the later steps follow by themselves."
     )
 
@@ -281,7 +246,7 @@ def answer_step_note(plan: Plan, step: Step) -> str:
 def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
     wanted = f" Missing: {', '.join(missing)}." if missing else ""
     return (
-        f"{with_plan(CARRYING_OUT, plan)}\nCall {step.tool} for step {step.id} "
+        f"{with_plan(TEXTS['carrying_out'], plan)}\nCall {step.tool} for step {step.id} "
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
         f"Known so far:\n{fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))}"
     )

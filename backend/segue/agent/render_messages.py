@@ -100,7 +100,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
     plan, instructions = session.plan, session.instructions
     notes = prompts.turn_notes(session.now, instructions.notes(session.now), session.facts, session.language)
     if session.page:
-        notes += f"\n{prompts.PAGE}\n{fenced(session.page)}"
+        notes += f"\n{prompts.TEXTS['page']}\n{fenced(session.page)}"
     fixed = count(prompts.joined(prompts.system_parts(instructions.fixed, session.summary, session.references)))
     fixed += count(notes)
     fixed += session.tool_tokens
@@ -184,7 +184,7 @@ def shown_text(message: Message, form: ShownForm, *, inline: Mapping[str, str], 
         case text, _:
             said = without_notes(text) if message.role == "user" else text
             said = said + prompts.TEXTS["cut_off"] if message.cut_off else said
-            said = f"{said}{prompts.BY_SERVICE}" if WRITTEN_BY in message.metadata else said
+            said = f"{said}{prompts.TEXTS['by_service']}" if WRITTEN_BY in message.metadata else said
             if form == "brief" and len(said) > MAX_BRIEF_CHARS:
                 part = MAX_BRIEF_CHARS // 2
                 said = f"{said[:part]}\n[… {len(said) - 2 * part} characters left out …]\n{said[-part:]}"

@@ -16,7 +16,7 @@ from langchain_core.messages import ToolMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
-from segue.agent.agreed_calls import not_covered, proposed, runs_under_mandate, who_decides
+from segue.agent.call_approval import proposed, runs_under_mandate, unseen_unless_agreed, who_decides
 from segue.agent.state import StartedMessage, TurnContext, WriteWithStart
 from segue.agent.stream_reply import emit_message
 from segue.agent.turn_calls import HeldCall, Prepared, ReadyCall, SettledCall, TurnCalls, call_key
@@ -159,7 +159,8 @@ async def keep_made_images(turn: TurnCalls, reply: Reply) -> str:
             calls.append(SettledCall(RequestedCall(new_id("call", now), MAKE_IMAGE, {}), None, outcome))
     if calls:
         await record_known(turn, calls)
-    return reply.text or "\n".join(f"✓ {MAKE_IMAGE}: {call.outcome.summary}" for call in calls) or prompts.NO_ANSWER
+    made_lines = "\n".join(f"✓ {MAKE_IMAGE}: {call.outcome.summary}" for call in calls)
+    return reply.text or made_lines or prompts.TEXTS["no_answer"]
 
 
 async def record_start(
@@ -216,14 +217,16 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
     if outcome.status != "unknown" or tool is None or tool.spec.verify is None:
         return outcome
     asked = await _check(turn, request, tool.spec, tool.spec.verify)
-    if asked is not None and asked[1] is False and (left_s := await _seconds_left(turn, request, tool.spec)) > 0:
-        if left_s > MAX_WAIT_S:
-            return outcome
+    left_s = await _seconds_left(turn, request, tool.spec) if asked is not None and not asked[2] else 0.0
+    if left_s > MAX_WAIT_S:
+        return outcome
+    if left_s > 0:
         await asyncio.sleep(left_s)
         asked = await _check(turn, request, tool.spec, tool.spec.verify)
     if asked is None:
         return outcome
-    (call_id, found), has_effect, checked_with = asked[0], asked[1], tool.spec.verify.tool
+    call_id, found, has_effect = asked
+    checked_with = tool.spec.verify.tool
     log.info("call_settled", tool=request.name, tool_call_id=request.id, settled_by=call_id, took_effect=has_effect)
     if not has_effect:
         error = prompts.TEXTS["no_effect"].format(tool=request.name, check=checked_with, tool_call_id=call_id)
@@ -238,8 +241,8 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
 
 async def _check(
     turn: TurnCalls, request: RequestedCall, spec: ToolSpec, check: SettlingCheck
-) -> tuple[tuple[str, CallOutcome], bool] | None:
-    """Makes the call that checks another. Returns it and whether that took effect; None if it could not tell."""
+) -> tuple[str, CallOutcome, bool] | None:
+    """Makes the call that checks another. Returns its id, its outcome and what it shows; None if it could not tell."""
     reads = turn.tools.get(check.tool)
     if reads is None or reads.spec.effect != "read_only" or reads.spec.confirm:
         return None
@@ -253,7 +256,7 @@ async def _check(
     await record_start(turn, "", [call])
     found = await run_call(turn, ReadyCall(call, reads))
     shows = await took_effect(check, found)
-    return None if shows is None else ((call.id, found), shows)
+    return None if shows is None else (call.id, found, shows)
 
 
 async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
@@ -272,7 +275,7 @@ async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | 
     turn.rulings.pop(call_key(call.request), None)
     match ruling:
         case Deny(reason):
-            denied = failed(prompts.DENIED.format(tool=call.request.name, reason=reason))
+            denied = failed(prompts.TEXTS["denied"].format(tool=call.request.name, reason=reason))
             return SettledCall(call.request, call.tool, denied)
         case "ask" if not call.approved:
             return SettledCall(call.request, call.tool, lost(call.request.name))
@@ -324,7 +327,7 @@ async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: M
         turn.approved.remove(call_key(request))
         unseen = None
     else:  # no yes in words answers what a rule of the operator's asks
-        unseen = await not_covered(turn, request, tool) if ruling == "allow" else {}
+        unseen = await unseen_unless_agreed(turn, request, tool) if ruling == "allow" else {}
     if unseen is None:
         return ReadyCall(request, tool, approved=True)
     is_allowed = await runs_under_mandate(turn, request, tool, ruling)

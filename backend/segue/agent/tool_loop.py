@@ -14,15 +14,15 @@ from langgraph.runtime import Runtime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts
-from segue.agent.agreed_calls import agreement_in
-from segue.agent.earlier_calls import resume_calls
-from segue.agent.held_calls import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
+from segue.agent.call_approval import agreement_in
 from segue.agent.plan_executor import execute_plan
 from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, language_of, running_plan
 from segue.agent.stream_reply import stream_reply
 from segue.agent.tool_executor import keep_made_images, record_known, run_tool_calls
 from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
 from segue.agent.turn_reports import web_search_report
+from segue.agent.unfinished_calls import resume_calls
+from segue.agent.waiting_plans import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.domain.errors import AppError
 from segue.domain.events import CallGivenUp, TextEnded
 from segue.domain.ids import new_id
@@ -120,7 +120,7 @@ async def _search_first(turn: TurnCalls) -> SearchDecision:
     state, tool = turn.state, turn.tools.get(WEB_SEARCH)
     search = state["search"]
     if search.reason == "forbidden":
-        turn.add_note(prompts.SEARCH_FORBIDDEN)
+        turn.add_note(prompts.TEXTS["search_forbidden"])
     if not search.search or state["plan_runs"]:
         return search
     if tool is None or not turn.context.guard.state(tool.spec).available:
@@ -131,7 +131,7 @@ async def _search_first(turn: TurnCalls) -> SearchDecision:
         _, held = await run_tool_calls(turn, Reply("", (call,), 0, 0))
         if not held:
             return search
-    turn.add_note(prompts.SEARCH_WANTED)
+    turn.add_note(prompts.TEXTS["search_wanted"])
     return search
 
 
@@ -154,7 +154,7 @@ async def _run_plan(turn: TurnCalls) -> Update:
         return {"touched_plan": run.stored, "answer": answer, "problem": run.problem}
     if run.plan.status != "waiting":
         if not run.steered:
-            turn.add_note(prompts.with_plan(f"{prompts.CARRIED_OUT} {run.plan.status}:", run.plan))
+            turn.add_note(prompts.with_plan(f"{prompts.TEXTS['carried_out']} {run.plan.status}:", run.plan))
         update = await _ask_and_call(turn, has_acted=not run.steered)
         return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
     blocked = blocked_tools(turn, run.plan)

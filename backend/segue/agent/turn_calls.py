@@ -188,7 +188,8 @@ class TurnCalls:
                 return None
             if self.tools[name].spec.source != PAGE:
                 return new_id("call", now)
-            return page_call_id(plan_id, page_version, number) if (number := next(numbers)) <= MAX_STEPS else None
+            number = next(numbers)
+            return page_call_id(plan_id, page_version, number) if number <= MAX_STEPS else None
 
         return id_of
 

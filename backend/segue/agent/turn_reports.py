@@ -42,12 +42,16 @@ def web_search_report(state: TurnState) -> session.WebSearchReport:
 def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ...]:
     """Returns the plan's steps that would change something and wait for a yes, or were denied; none of the page's."""
     plan = state["touched_plan"].plan if state["touched_plan"] else None
+    if plan is None or plan.page_steps:
+        return ()
     held = []
-    for step in plan.steps if plan and not plan.page_steps else ():
-        is_over = step.requires_confirmation and plan is not None and plan.status == "cancelled"
-        is_denied = step.status == "skipped" and (is_over or step.error == NOT_CHOSEN)
+    for step in plan.steps:
         spec = tools[step.tool].spec if step.tool and step.tool in tools else None
-        if step.tool and (is_denied or step.status == "waiting") and (spec is None or spec.effect != "read_only"):
+        if not step.tool or (spec is not None and spec.effect == "read_only"):
+            continue
+        was_refused = step.error == NOT_CHOSEN or (plan.status == "cancelled" and step.requires_confirmation)
+        is_denied = step.status == "skipped" and was_refused
+        if is_denied or step.status == "waiting":
             outcome: EffectOutcome = "denied" if is_denied else "waits"
             title = (spec.title or spec.original_name) if spec else ""
             held.append(TurnEffect(None, step.tool, title or step.tool, step.args or {}, outcome))

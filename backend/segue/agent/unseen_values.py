@@ -129,16 +129,16 @@ class Shown:
         found = (record for number, result in enumerate(results) for record in _records(result, number))
         self._from_tools = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._texts_of_others = [text.lower() for text in (*quoted, *self._from_tools)]
-        self._with: dict[str, list[tuple[Record, str]]] = defaultdict(list)
-        self._of_kind: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
-        self._tellers: dict[tuple[object, str], set[str | None]] = defaultdict(set)
+        self._holders: dict[str, list[tuple[Record, str]]] = defaultdict(list)
+        self._records_at: dict[tuple[str, frozenset[str]], list[Record]] = defaultdict(list)
+        self._ids_with_detail: dict[tuple[object, str], set[str | None]] = defaultdict(set)
         for record in islice(found, MAX_RECORDS):
-            self._of_kind[record.place].append(record)
+            self._records_at[record.place].append(record)
             for key, value in record.has.items():
-                self._with[value].append((record, key))
+                self._holders[value].append((record, key))
             for detail in record.details:
-                self._tellers[record.place, detail].add(record.id)
-        self._checks = MAX_CHECKS
+                self._ids_with_detail[record.place, detail].add(record.id)
+        self._checks_left = MAX_CHECKS
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
@@ -172,8 +172,8 @@ class Shown:
         return text.shows(value)
 
     def _spend(self, checks: int) -> None:
-        self._checks -= checks
-        if self._checks < 0:
+        self._checks_left -= checks
+        if self._checks_left < 0:
             raise _TooMuch
 
     def _is_shown(self, value: object) -> bool:
@@ -210,9 +210,9 @@ class Shown:
     def _is_meant(self, value: str, call: "_Values") -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""
         # Beside it are what other records have in the same place.
-        places = {(record.place, key) for record, key in self._with.get(value, ())}
-        self._spend(sum(len(self._of_kind[place]) for place, _ in places) // 10)
-        found = (each.has.get(key) for place, key in places for each in self._of_kind[place])
+        places = {(record.place, key) for record, key in self._holders.get(value, ())}
+        self._spend(sum(len(self._records_at[place]) for place, _ in places) // 10)
+        found = (each.has.get(key) for place, key in places for each in self._records_at[place])
         beside = set(filter(None, found)) - {value}
         of_other_kinds = self._from_tools - beside
         for each in self._texts:
@@ -229,10 +229,10 @@ class Shown:
     def _is_described(self, value: str, call: "_Values", text: SeenText) -> bool:
         """Returns whether every record of a result that has the value has something shown that is peculiar to it."""
         self._spend(1)
-        holders: dict[int, list[tuple[Record, str]]] = defaultdict(list)
-        for record, key in self._with.get(value, ()):
-            holders[record.result].append((record, key))
-        return any(all(self._is_known(*held, call, text) for held in found) for found in holders.values())
+        by_result: dict[int, list[tuple[Record, str]]] = defaultdict(list)
+        for record, key in self._holders.get(value, ()):
+            by_result[record.result].append((record, key))
+        return any(all(self._is_known(*held, call, text) for held in found) for found in by_result.values())
 
     def _is_known(self, record: Record, key: str, call: "_Values", text: SeenText) -> bool:
         value, around = record.has.get(key, ""), record.around
@@ -240,13 +240,13 @@ class Shown:
         if any(self._shows(text, detail) for detail in peculiar):
             return True
         # All of its kind that the record around it has, such as the flights of a booking.
-        of_kind = {each.has.get(key, "") for each in self._of_kind[record.place] if each.around is around}
+        of_kind = {each.has.get(key, "") for each in self._records_at[record.place] if each.around is around}
         return around is not None and call.values >= of_kind and self._is_known(around, "", call, text)
 
     def _is_peculiar(self, detail: str, record: Record, call: "_Values") -> bool:
         """Returns whether no other record of its kind has a detail, and the tool's schema does not list it."""
         is_listed = any(detail in each for each in call.enumerations)
-        return not is_listed and self._tellers[record.place, detail] == {record.id}
+        return not is_listed and self._ids_with_detail[record.place, detail] == {record.id}
 
 
 @dataclass(frozen=True, slots=True)

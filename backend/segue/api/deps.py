@@ -33,7 +33,7 @@ from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import ApprovalLinks, Authenticator
 from segue.users.audit import record_act
-from segue.users.spending import LimitsInForce
+from segue.users.limits import LimitsInForce
 
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)

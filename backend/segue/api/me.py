@@ -21,7 +21,7 @@ from segue.domain.ids import is_id
 from segue.domain.session import Memory, NewFact, UnreadableMemory
 from segue.memory import fact_store
 from segue.turns.jobs.learn_facts import cancel_extraction
-from segue.users.usage_caps import Group, UsageTotal, list_usage
+from segue.users.usage import Group, UsageTotal, list_usage
 
 router = router_of("me", "/me")
 memories_router = router_of("memories", "/memories")

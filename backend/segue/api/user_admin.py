@@ -23,7 +23,7 @@ from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner
 from segue.history.operator_figures import UserOverview, list_users
 from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
-from segue.users.spending import NO_OWN, Limits, OwnLimits, load_limits, set_limits
+from segue.users.limits import NO_OWN, Limits, OwnLimits, load_limits, set_limits
 
 
 class _UserRoute(StrictJsonRoute):

@@ -25,7 +25,7 @@ from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
 from segue.domain.ids import utc_now
 from segue.users.api_keys import CHECK_EVERY_S, ApiKey, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import CLI, AuditedAction, record_act
-from segue.users.spending import NO_OWN, OwnLimits, load_limits, set_limits
+from segue.users.limits import NO_OWN, OwnLimits, load_limits, set_limits
 
 P = ParamSpec("P")
 Done = TypeVar("Done")

@@ -70,17 +70,25 @@ class Bound(Given):
         """Whether it is a bound on the value, and not only on who said it."""
         return any(each is not None for each in (self.equals, self.one_of, self.max, self.prefix))
 
-    def holds(self, value: object, origin: str, *, brought_by: str | None) -> bool:
-        broken = (
-            (self.equals is not None and not _same(value, self.equals))
-            or (self.one_of is not None and not any(_same(value, each) for each in self.one_of))
-            or (self.max is not None and not 0 <= as_number(value) <= self.max)
-        )
-        if self.prefix is not None:
-            broken = broken or not (isinstance(value, str) and value.startswith(self.prefix) and "/.." not in value)
+    def holds(self, path: str, leaf: str, value: object, call: "RuledCall") -> bool:
+        """Returns whether a value of a call, which stands at `leaf`, keeps to this bound on `path`."""
+        origin, brought_by = call.origins.get(leaf, "model"), call.brought_by
         is_due = self.origin == "due" and brought_by is not None and origin == f"program:{brought_by}"
         is_free = self.origin == "any" or (self.origin is None and self.fixes)
-        return not broken and (is_free or is_due or is_users(origin))
+        is_meant = is_at(path, leaf) or not self.fixes
+        return is_meant and self._allows(value) and (is_free or is_due or is_users(origin))
+
+    def _allows(self, value: object) -> bool:
+        """Returns whether it is a value that the bound allows, whoever said it."""
+        if self.equals is not None and not _same(value, self.equals):
+            return False
+        if self.one_of is not None and not any(_same(value, each) for each in self.one_of):
+            return False
+        if self.max is not None and not 0 <= as_number(value) <= self.max:
+            return False
+        if self.prefix is None:
+            return True
+        return isinstance(value, str) and value.startswith(self.prefix) and "/.." not in value
 
 
 def is_users(origin: str) -> bool:
@@ -131,11 +139,7 @@ class RuleBound(Bound):
         over = {leaf: value for leaf, value in call.values.items() if is_over(path, leaf)}
         if self.above is not None:
             return not over or any(not as_number(value) <= self.above for value in over.values())
-        return bool(over) and all(
-            self.holds(value, call.origins.get(leaf, "model"), brought_by=call.brought_by)
-            and (not self.fixes or is_at(path, leaf))
-            for leaf, value in over.items()
-        )
+        return bool(over) and all(self.holds(path, leaf, value, call) for leaf, value in over.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from segue.db.rows import oldest_first
 from segue.domain import session, turn_errors
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
-from segue.memory import summary
 from segue.memory.history import IN_HISTORY
-from segue.memory.session_store import check_session, get_session
+from segue.memory.session_store import check_session, get_session, title_due_in_copy
 from segue.turns.terminations import error_row
 
 KEPT_OF_AN_ID = 13  # its last characters, which are random; those before are the last ones of the fork's id
@@ -136,7 +135,7 @@ def _session() -> sa.Insert:
     columns = given | {
         "id": _FORK,
         "metadata": sa.case((is_object, sessions.c.metadata), else_=sa.literal({}, JSONB)).op("||")(_FORKED_FROM),
-        "title_due_at": summary.title_due_in_copy(),
+        "title_due_at": title_due_in_copy(),
         "summary": sa.case((fits, sessions.c.summary)),
         "summary_seq": sa.case((fits, sa.func.coalesce(covered.scalar_subquery(), 0)), else_=0),
         "summary_references": sa.case((sa.and_(fits, is_list), lines)),

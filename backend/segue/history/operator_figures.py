@@ -17,7 +17,7 @@ from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.turns.queries import RUNS_ITSELF
-from segue.users.usage_caps import IS_COMPLETE
+from segue.users.usage import IS_COMPLETE
 
 Period = Literal["hour", "day"]
 

@@ -114,12 +114,11 @@ def _without_moved(shipped: Table, own: Table) -> dict[str, Any]:
     """Returns what ships without the phrases that have another list in `own`."""
     lists = {name: value for name, value in own.items() if isinstance(value, str)}
     moved = {_phrase(each): name for name, listed in lists.items() for each in split_list(listed)}
-    return {
-        name: ", ".join(each for each in split_list(listed) if moved.get(_phrase(each), name) == name)
-        if isinstance(listed, str) and name not in _WHOLE
-        else listed
-        for name, listed in shipped.items()
-    }
+    left = dict(shipped)
+    for name, listed in shipped.items():
+        if isinstance(listed, str) and name not in _WHOLE:
+            left[name] = ", ".join(each for each in split_list(listed) if moved.get(_phrase(each), name) == name)
+    return left
 
 
 def _phrase(text: str) -> tuple[Phrase, bool]:

@@ -360,11 +360,14 @@ def _message(row: sa.RowMapping) -> Message:
     """Returns an UnreadableMessage, with its text if it is one, for a row that cannot be read."""
     role, content, calls = row["role"], row["content"], row["tool_calls"] or ()
     metadata: dict[str, Any] = {}
-    if row["note"]:
-        metadata = {"note": row["note"]} if role == "user" else {WRITTEN_BY: "service"}
+    if row["note"] and role == "user":
+        metadata["note"] = row["note"]
+    elif row["note"]:
+        metadata[WRITTEN_BY] = "service"
     if role == "user" and row["seq"] != row["turn_seq"]:  # it did not open its turn
         metadata[STEERED] = True
-    metadata |= {BY_PROGRAM: True} if row["by_program"] else {}
+    if row["by_program"]:
+        metadata[BY_PROGRAM] = True
     make: Callable[..., Message] = Message
     if role not in _SPEAKERS or calls or row["attachments"]:  # else a text, as most are: it can be read
         content = read_json(content) if role == "tool" else content

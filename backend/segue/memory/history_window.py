@@ -151,8 +151,8 @@ def _cut_off(
     stay: the one that asked for the open plan, and those with an unknown outcome.
     """
     # Each is taken to be as large as the last one that ended.
-    grown = [*turns, *turns[-2:-1], *turns[-2:-1]], [*sizes, *sizes[-2:-1], *sizes[-2:-1]]
-    if sum(map(len, grown[0])) <= limits.messages and sum(grown[1]) <= room:
+    to_come = (2 * len(turns[-2]), 2 * sizes[-2]) if len(turns) > 1 else (0, 0)
+    if sum(map(len, turns)) + to_come[0] <= limits.messages and sum(sizes) + to_come[1] <= room:
         return None
     first, messages, tokens = len(turns) - 1, len(turns[-1]), sizes[-1]
     for index in reversed(range(first)):

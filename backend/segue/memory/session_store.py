@@ -1,8 +1,10 @@
-"""Sessions, and what users think of answers. Every statement for a user has the owner in its predicate. Owns
-`client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it.
+"""Sessions, their titles, and what users think of answers. Every statement for a user has the owner in its predicate.
+Owns `client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it. `title_due_at` is when
+a model is to write a title instead of the first words: infinity until the first answer, null once a user gives one.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,13 +24,14 @@ from segue.db.models import (
     turns,
     written,
 )
-from segue.db.rows import plan_of, readable, reader
+from segue.db.rows import claim_row, due_in, plan_of, postpone_row, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
 from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
 
+_UNANSWERED: sa.ColumnElement[datetime] = sa.literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
@@ -141,6 +144,60 @@ async def update_session(
         changed = sa.update(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner)
         await connection.execute(changed.values({**changes, **active}))
     return await get_session(connection, owner, session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class DueTitle:
+    """`title` are the first words, `language` is the one to answer in, None for the user's."""
+
+    owner: str
+    session_id: str
+    title: str
+    language: str | None
+
+
+def title_due_on_message() -> sa.ColumnElement[datetime | None]:
+    """What the statement that accepts a message sets: a title that it gives may be improved."""
+    return sa.case((sessions.c.title.is_(None), _UNANSWERED), else_=sessions.c.title_due_at)
+
+
+def title_due_in_copy() -> sa.ColumnElement[datetime | None]:
+    """What a copy of a session has: a title that is still to be improved is, after the copy's next answer."""
+    return sa.case((sessions.c.title_due_at.is_not(None), _UNANSWERED))
+
+
+def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[datetime | None]:
+    """What the statement that finishes a turn sets, if titles are improved."""
+    answered = improves & (sessions.c.title_due_at == _UNANSWERED)
+    return sa.case((answered, sa.func.now()), else_=sessions.c.title_due_at)
+
+
+async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:
+    """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
+    row = await claim_row(
+        connection,
+        sessions,
+        "title_due_at",
+        sessions.c.title_due_at < _UNANSWERED,  # as the index has it
+        values={"title_due_at": due_in(lease_s)},
+        returning=[sessions.c[name] for name in ("owner", "id", "title", "language")],
+    )
+    return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
+
+
+async def store_title(connection: AsyncConnection, job: DueTitle, title: str | None) -> bool:
+    """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
+    still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
+    if title is None:
+        await connection.execute(sa.update(sessions).where(*still_due).values(title_due_at=None))
+        return False
+    given = sa.update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
+    return await connection.scalar(given.returning(sessions.c.id)) is not None
+
+
+async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
+    """Makes a claimed title due again in `wait_s` seconds."""
+    await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))
 
 
 async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:

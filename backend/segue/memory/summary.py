@@ -1,17 +1,16 @@
-"""What a model writes about a session: its rolling summary, and a title in the place of its first words.
+"""The rolling summary of a session, which a model writes. Owns the summary columns of `sessions`.
 
 A summary only grows at its end, so what was kept stays as it is; once it is too long, its oldest lines are condensed.
-Owns the summary columns of `sessions`, and `title_due_at`, which is infinity until the first answer and null once a
-user gives a title. The wait for a next try grows with each: a failure is not tried at every turn.
+The wait for a next try grows with each: a failure is not tried at every turn.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, literal_column, null, select, update
+from sqlalchemy import ColumnElement, case, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions
@@ -23,7 +22,6 @@ SHARE = 1 / 4  # of a summary: what the next messages may add, and what its olde
 MAX_LINE_CHARS = 1000
 CHARS_PER_TOKEN = 8  # more is no text
 MOST_DOUBLINGS = 6
-_UNANSWERED: ColumnElement[datetime] = literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
 
 SummaryLines = dict[str, list[str]]  # of a summary, by section; those before its first heading are under ""
 
@@ -48,7 +46,8 @@ def written(lines: SummaryLines) -> str:
 def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:
     """Returns a summary with what was added behind it; but what is open is said anew, if any section is."""
     joined = {name: list(dict.fromkeys([*of, *added[name]])) for name, of in summary.items()}
-    return {**joined, STATE: (added if any(map(added.get, SECTIONS)) else summary)[STATE]}
+    has_added = any(added[name] for name in SECTIONS)
+    return {**joined, STATE: added[STATE] if has_added else summary[STATE]}
 
 
 def parted(lines: SummaryLines) -> tuple[SummaryLines, SummaryLines]:
@@ -153,57 +152,3 @@ async def store_summary(
         .values({**next_one, **due_again})
     )
     return await connection.scalar(stored.returning(sessions.c.id)) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class DueTitle:
-    """`title` are the first words, `language` is the one to answer in, None for the user's."""
-
-    owner: str
-    session_id: str
-    title: str
-    language: str | None
-
-
-def title_due_on_message() -> ColumnElement[datetime | None]:
-    """What the statement that accepts a message sets: a title that it gives may be improved."""
-    return case((sessions.c.title.is_(None), _UNANSWERED), else_=sessions.c.title_due_at)
-
-
-def title_due_in_copy() -> ColumnElement[datetime | None]:
-    """What a copy of a session has: a title that is still to be improved is, after the copy's next answer."""
-    return case((sessions.c.title_due_at.is_not(None), _UNANSWERED))
-
-
-def title_due_on_answer(improves: ColumnElement[bool]) -> ColumnElement[datetime | None]:
-    """What the statement that finishes a turn sets, if titles are improved."""
-    answered = improves & (sessions.c.title_due_at == _UNANSWERED)
-    return case((answered, func.now()), else_=sessions.c.title_due_at)
-
-
-async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:
-    """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
-    row = await claim_row(
-        connection,
-        sessions,
-        "title_due_at",
-        sessions.c.title_due_at < _UNANSWERED,  # as the index has it
-        values={"title_due_at": due_in(lease_s)},
-        returning=[sessions.c[name] for name in ("owner", "id", "title", "language")],
-    )
-    return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
-
-
-async def store_title(connection: AsyncConnection, job: DueTitle, title: str | None) -> bool:
-    """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
-    still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
-    if title is None:
-        await connection.execute(update(sessions).where(*still_due).values(title_due_at=None))
-        return False
-    given = update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
-    return await connection.scalar(given.returning(sessions.c.id)) is not None
-
-
-async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
-    """Makes a claimed title due again in `wait_s` seconds."""
-    await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))

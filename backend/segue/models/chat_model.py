@@ -37,7 +37,7 @@ from segue.models.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings, as_shown_calls, meant_call
 from segue.secret_files import LiveKeys
 from segue.users.prices import Tariff
-from segue.users.spending import Account
+from segue.users.usage import Account
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from segue.models.model_settings import ModelSettings
 from segue.models.refusals import Failure, another_may_answer, is_down, outcome_of, timeout
 from segue.models.reply import ProviderModel, Reply
 from segue.models.streamed_answer import Listener
-from segue.users.spending import Account
+from segue.users.usage import Account
 
 DOWN_S = 30.0
 MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better

@@ -4,7 +4,7 @@ Every word gets a kind from `lexicon.toml`; the first of `_RULES` that fits the 
 with anything more in it is no plain yes, unless the question accounts for the rest.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -366,8 +366,15 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
 )
 
 _PLACES: Final = ("first", "second", "third", "fourth", "fifth")
-_RANGES: Final = {"first_two": slice(2), "first_three": slice(3), "last": slice(-1, None), "last_two": slice(-2, None)}
-_PICKS: Final = frozenset({"all", "both", "only", "but", *_PLACES, *_RANGES})
+# From which of those that wait, and up to which.
+_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+    **{place: (at, at + 1) for at, place in enumerate(_PLACES)},
+    "first_two": (0, 2),
+    "first_three": (0, 3),
+    "last": (-1, None),
+    "last_two": (-2, None),
+}
+_PICKS: Final = frozenset({"all", "both", "only", "but", *_RANGES})
 _WORDS: Final = _PICKS | {"and"}
 # Kinds of the lexicon that pick nothing, and leave a pick a pick.
 _BESIDE: Final = {"yes", "accept", "go_ahead", "polite", "thanks", "glue", "object", "filler", "vocative", "repeats"}
@@ -402,10 +409,11 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] 
     at_but = picks.index("but") if "but" in picks else None
     for at, kind in enumerate(picks):
         is_after = at_but is not None and (at < at_but if language in _AFTERTHOUGHTS else at > at_but)
-        places = ids[_PLACES.index(kind) :][:1] if kind in _PLACES else ids[_RANGES[kind]] if kind in _RANGES else ()
-        (left_out if is_after else named).update(places)
-    if named or left_out or at_but is not None:
-        return frozenset((named or set(ids)) - left_out) if left_out or at_but is None else None
+        (left_out if is_after else named).update(ids[slice(*_RANGES[kind])] if kind in _RANGES else ())
+    if at_but is not None:
+        return frozenset((named or set(ids)) - left_out) if left_out else None
+    if named:
+        return frozenset(named)
     is_all = {"all", "both"} & {*picks} and {"accept", "filler", "yes"}.isdisjoint(said[at_pick:])
     return frozenset(ids) if is_all else None
 

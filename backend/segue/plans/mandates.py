@@ -26,7 +26,7 @@ from segue.domain.identity import Operator
 from segue.domain.ids import local_time, new_id
 from segue.domain.tool import Tool, ToolSpec, definition_of
 from segue.events.outbox import mandate_changed
-from segue.plans.value_origins import MAX_VALUES, MODEL, leaves
+from segue.plans.value_origins import MAX_VALUES, leaves
 from segue.users.audit import record_act
 
 MAX_OF_USER: Final = 200
@@ -154,11 +154,7 @@ def _fits(bounds: Mapping[str, Bound], call: RuledCall) -> bool:
 
     def keeps(leaf: str, value: object) -> bool:
         over = [(path, bound) for path, bound in bounds.items() if is_over(path, leaf)]
-        return all(
-            bound.holds(value, call.origins.get(leaf, MODEL), brought_by=call.brought_by)
-            and (not bound.fixes or is_at(path, leaf))
-            for path, bound in over or [("", unbounded)]
-        )
+        return all(bound.holds(path, leaf, value, call) for path, bound in over or [("", unbounded)])
 
     return all(keeps(leaf, value) for leaf, value in values.items())
 

@@ -28,6 +28,7 @@ SEARCH_LEXICON: Final = lexicon.WordList("search.toml", partial(lexicon.parse_le
 _WORD_START: Final = re.compile(r"(?<!\w)\w|[\u3040-\u30ff\u3400-\u9fff]")
 _AROUND_A_QUESTION: Final = " ,.;:!–—-、，。！،"
 _MOST_AROUND: Final = 16  # words, or letters of a script without spaces
+# The kinds of the words of a message as a text of letters, of which patterns say what stands near what.
 _LETTERS: Final = {"own": "o", "newest": "n", "from_newest": "f", "origin": "s", "task": "d", "deed": "d", "aside": "d"}
 _NEWEST_OF_OWN: Final = re.compile(r"[nf].{0,3}o")
 _FROM_OWN: Final = re.compile(r"(?:s.{0,8}n|f).{0,3}o")

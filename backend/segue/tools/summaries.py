@@ -71,8 +71,8 @@ def identifiers(value: Any) -> tuple[str, ...]:
 def object_with(identifier: str, value: Any) -> dict[str, Any] | None:
     """Returns the object in a result whose own id this is, the first of several."""
     for item in islice(_objects(value), MAX_LEAVES):
-        keys = [key for key in item if len(key) <= MAX_KEY_CHARS]
-        own = [key for key in keys if kind_of_key(key) == 0] or [key for key in keys if kind_of_key(key) == 1]
+        kinds = {key: kind_of_key(key) for key in item if len(key) <= MAX_KEY_CHARS}
+        own = [key for key, kind in kinds.items() if kind == (0 if 0 in kinds.values() else 1)]
         if any(not isinstance(item[key], bool) and str(item[key]) == identifier for key in own):
             return item
     return None
@@ -93,17 +93,25 @@ def named_objects(value: Any) -> Iterator[tuple[str, str, str | None]]:
     while places:
         path, item = places.popleft()
         if isinstance(item, dict):
-            texts = [[text for key in keys if isinstance(text := item.get(key), str)] for keys in (_TITLES, _PAGES)]
-            url = next((text for text in texts[1] if text.startswith(("http://", "https://"))), None)
-            if title := next(filter(None, texts[0]), url):
+            titles, pages = (
+                [item[key] for key in keys if isinstance(item.get(key), str)] for keys in (_TITLES, _PAGES)
+            )
+            url = next((text for text in pages if text.startswith(("http://", "https://"))), None)
+            if title := next(filter(None, titles), url):
                 yield path, title, url if url and len(url) <= MAX_URL_CHARS else None
         pairs = item.items() if isinstance(item, dict) else enumerate(item)
         for key, inner in islice(pairs, left):
             left -= 1
             if isinstance(inner, dict | list):
-                is_plain = isinstance(key, str) and key.isascii() and key.isidentifier()
-                name = f"[{key}]" if isinstance(key, int) else key if is_plain else json.dumps(key)
-                places.append((f"{path}.{name}" if path and isinstance(key, str) else f"{path}{name}", inner))
+                places.append((_path_below(path, key), inner))
+
+
+def _path_below(path: str, key: str | int) -> str:
+    """Returns the JMESPath of an item of the object or list at a path, which is empty for a whole result."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    name = key if key.isascii() and key.isidentifier() else json.dumps(key)
+    return f"{path}.{name}" if path else name
 
 
 def place_of(name: str, answer: str) -> int | None:

@@ -35,7 +35,7 @@ from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, statuses_of, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
 from segue.turns.terminations import run_again
-from segue.users.spending import Books
+from segue.users.usage import Books
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
 ACCEPTING_S = 10.0  # longer than any statement that accepts a turn can take
@@ -104,14 +104,12 @@ class Limiter:
             holders = await self._try(user, turn_id, ended, at_most)
             if not holders:
                 return True
-            # Those without an open turn, but for those that may be about to get their row.
             stored = await self._books.database.read(statuses_of, holders)
-            accepting_since = self._books.clock().timestamp() - ACCEPTING_S
-            ended = [
-                turn
-                for turn, since in holders.items()
-                if (stored[turn] not in ("queued", "running") if turn in stored else since < accepting_since)
-            ]
+            open_ones = {turn for turn, status in stored.items() if status in ("queued", "running")}
+            # Turns that are about to be accepted may not have their row yet.
+            newest_s = self._books.clock().timestamp() - ACCEPTING_S
+            coming = {turn for turn, since in holders.items() if turn not in stored and since >= newest_s}
+            ended = holders.keys() - open_ones - coming
             if not ended:
                 return False
         return False

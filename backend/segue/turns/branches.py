@@ -10,7 +10,7 @@ from typing import Annotated
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import TAKEN_BACK, fenced_lines
+from segue.agent.prompts import TEXTS, fenced_lines
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
 from segue.domain import turn_errors
@@ -114,7 +114,7 @@ async def _note_of_calls(connection: AsyncConnection, session_id: str, tools: Ma
     read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
     made = await recent_references(connection, session_id, left=True, but_of=read_only)
     lines = [listed_reference(each, ()) for each in made if each.status != "failed"]
-    return fenced_lines(TAKEN_BACK, lines[:MAX_TOLD_CALLS]) if lines else None
+    return fenced_lines(TEXTS["taken_back"], lines[:MAX_TOLD_CALLS]) if lines else None
 
 
 async def list_branches(

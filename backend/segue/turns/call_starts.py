@@ -1,7 +1,5 @@
-"""What a running turn writes before it goes on: calls that it makes, and messages that it reads while it runs.
-
-A message and a row for each of its calls are one statement under the turn's fence. A message that a turn is to read is
-a queued turn, whose row only the reader's process reads; if the reader ends before that, it runs next.
+"""Stores the calls of a running turn before they start: a message and a row for each call, in one statement under the
+turn's fence.
 """
 
 from collections.abc import Mapping
@@ -20,12 +18,10 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.agent.state import WriteWithStart
 from segue.db.engine import Database, outlast
-from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
+from segue.db.models import messages, sessions, tool_calls, turns
 from segue.db.rows import without_defaults
-from segue.domain.events import SteerRead
-from segue.domain.session import TurnKey, turn_key
 from segue.domain.tool import CallEffect
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.plans.mandates import Use, book
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, held
@@ -104,32 +100,3 @@ def _starting() -> ReturningInsert[str]:
 
 
 _START = _starting()
-
-_WAITS: tuple[sa.ColumnElement[bool], ...] = (
-    turns.c.session_id == sa.bindparam("at_session", type_=sa.Text),
-    turns.c.status == QUEUED,
-    turns.c.request["steers"].as_string() == sa.bindparam("steered", type_=sa.Text),
-)
-_IS_STEERED = sa.select(sa.exists().where(*_WAITS))
-_NEXT = sa.select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).where(*_WAITS)
-_NEXT = _NEXT.order_by(turns.c.seq).with_for_update()
-
-
-async def is_steered(database: Database, turn: TurnKey) -> bool:
-    """Returns whether a message waits to be read by a turn."""
-    waits = {"at_session": turn.session_id, "steered": turn.turn_id}
-    return bool(await outlast(partial(database.read, AsyncConnection.scalar, _IS_STEERED, waits)))
-
-
-async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:
-    """Makes the messages that wait for a running turn part of it, in their order, in its fenced transaction."""
-    reader, read = claim.key, []
-    for row in (await connection.execute(_NEXT, {"at_session": reader.session_id, "steered": reader.turn_id})).all():
-        ended = {"status": "completed", "read_by": reader.turn_id, "facts_due_at": None}
-        await connection.execute(sa.update(turns).where(turns.c.id == row.id).values(ended))
-        if row.facts_due_at is not None:
-            due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
-            await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
-        was = turn_key(reader.session_id, row)
-        read.append(SteerRead(await move_message(connection, row.id, reader), was))
-    return read

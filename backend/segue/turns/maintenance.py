@@ -26,7 +26,7 @@ from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.worker import TurnWorker
 from segue.users.audit import drop_old_acts
-from segue.users.usage_caps import drop_old_usage
+from segue.users.usage import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
 MOST_SESSIONS = 50
@@ -72,13 +72,15 @@ async def _tried(work: Awaitable[Tried], log_failed: str, **ids: str) -> Tried |
 
 async def _end_or_requeue(deps: TurnDeps, turn: terminations.NeglectedTurn) -> bool:
     """Queues a running turn again if it has attempts and time left, else ends it. Returns whether it is queued."""
-    error, ended = _reason_to_end(turn, timeout_s=deps.settings.turn_timeout_s), None
+    timeout_s, ended = deps.settings.turn_timeout_s, None
+    error = _reason_to_end(turn, timeout_s=timeout_s)
     async with deps.database.transaction() as connection:
-        if error is not None:
+        if error is None:
+            has_moved = await terminations.requeue(connection, turn, "process_lost", timeout_s=timeout_s)
+        else:
             ended = await terminations.end_turn(connection, turn, error, now=deps.clock())
-        elif not await terminations.requeue(connection, turn, "process_lost", timeout_s=deps.settings.turn_timeout_s):
-            return False
-    if error is not None and ended is None:
+            has_moved = ended is not None
+    if not has_moved:
         return False
     ids = {"session_id": turn.key.session_id, "turn_id": turn.key.turn_id}
     log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)

@@ -167,18 +167,16 @@ def _summary(row: Row[Any], calls: tuple[ToolCall | UnreadableCall, ...]) -> ses
 
 
 def _metadata(message: session.Message, turn: Row[Any] | None) -> dict[str, Any]:
-    match message.role:
-        case "assistant" if turn is not None and turn.model is not None:
-            # a model may have said it in the same turn
-            hidden = () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
-            hidden = (*hidden, session.REASONING) if message.tool_calls else hidden
-            return {name: value for name, value in session.answer_metadata(turn).items() if name not in hidden}
-        case "user" if (
-            turn is not None and STEERED not in message.metadata and (request := request_of(turn.request, turn.id))
-        ):
-            return _of_button(message, request)
-        case _:
-            return {}
+    if turn is None:
+        return {}
+    if message.role == "assistant" and turn.model is not None:
+        # a model may have said it in the same turn
+        hidden = () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
+        hidden = (*hidden, session.REASONING) if message.tool_calls else hidden
+        return {name: value for name, value in session.answer_metadata(turn).items() if name not in hidden}
+    opens_turn = message.role == "user" and STEERED not in message.metadata
+    request = request_of(turn.request, turn.id) if opens_turn else None
+    return _of_button(message, request) if request else {}
 
 
 def _of_button(message: session.Message, request: TurnRequest) -> dict[str, Any]:

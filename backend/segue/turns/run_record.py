@@ -143,10 +143,11 @@ class TurnMetrics:
 
     def _plan_changed(self, plan: Plan) -> None:
         before, self._plan = self._plan, plan
-        same = before is not None and before.id == plan.id
-        if before is not None and before.is_open and not same:
+        is_same = before is not None and before.id == plan.id
+        was_open = before is not None and before.is_open
+        if was_open and not is_same:
             self._observe(telemetry.PlanEnded("superseded"))
-        if not plan.is_open and not (same and before is not None and not before.is_open):
+        if not plan.is_open and (was_open or not is_same):
             self._observe(telemetry.PlanEnded(plan.status))
 
 

@@ -13,7 +13,7 @@ from typing import Literal, cast
 from sqlalchemy.exc import StatementError
 from structlog.contextvars import bound_contextvars
 
-from segue.agent.prompts import BY_SERVICE
+from segue.agent.prompts import TEXTS
 from segue.agent.render_messages import request_parts
 from segue.agent.state import TurnContext, TurnInput, TurnState
 from segue.agent.stream_reply import MAX_REASONING_CHARS
@@ -40,7 +40,7 @@ from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
 from segue.turns.snapshot import load_context
 from segue.turns.turn_deps import Speaker, TurnDeps
-from segue.users.spending import Account
+from segue.users.usage import Account
 
 CALLS_BESIDE_ROUNDS = 30  # readers of the message, planners, those who fill in steps of plans, the last words
 Stop = Literal["cancelled", "handed_back", "lost"]
@@ -273,8 +273,8 @@ class TurnRun:
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             start_calls=partial(call_starts.start_calls, deps.database, claim),
-            is_steered=partial(call_starts.is_steered, deps.database, claim.key),
-            read_steers=lambda connection: call_starts.read_steers(connection, claim),
+            is_steered=partial(store.is_steered, deps.database, claim.key),
+            read_steers=lambda connection: store.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
             has_listener=events.wants_tokens,
@@ -339,7 +339,7 @@ class TurnRun:
         return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
-        note = BY_SERVICE.strip() if report.written_by else None
+        note = TEXTS["by_service"].strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         return await self._deps.database.write(
             store.finish_turn,

@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, 
 from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import PROMISED, UNATTENDED
+from segue.agent.prompts import TEXTS
 from segue.db.engine import Database
 from segue.db.models import schedules, turns
 from segue.db.rows import OWNER_LOCK, Position, came_before, claim_row, due_in, newest_first
@@ -296,7 +296,9 @@ async def begin_now(
 async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
     """Says the message of a schedule, by its row, once for a `moment`."""
     once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
-    note = f"{UNATTENDED} {PROMISED.format(promise=row.id)}" if row.made_by == "promise" else UNATTENDED
+    note = TEXTS["unattended"]
+    if row.made_by == "promise":
+        note += f" {TEXTS['promised'].format(promise=row.id)}"
     request = unattended(row, turn_id, once, note)
     zone = "" if row.time_zone == "UTC" else row.time_zone  # UTC also stands for an unknown zone
     return await begin_unattended(connection, row, request, time_zone=zone, now=now)

@@ -1,11 +1,13 @@
-"""The rows of turns: queued, written under their fence, completed. Statements are built at import, since one costs half
-a millisecond. Only a new message's parameters are named like columns: SQLAlchemy would set any such column.
+"""The rows of turns: queued, written under their fence, read by a running turn, completed. Statements are built at
+import, since one costs half a millisecond. Only a new message's parameters are named like columns: SQLAlchemy would set
+any such column.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -14,21 +16,29 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.engine import Database, outlast
-from segue.db.models import OPEN_TURNS, messages, plans, sessions, turns
+from segue.db.models import OPEN_TURNS, QUEUED, messages, plans, sessions, turns
 from segue.db.rows import without_defaults
+from segue.domain.events import SteerRead
 from segue.domain.ids import digest_of_json, new_id
-from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOptions, TurnReport, first_words
+from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOptions, TurnReport, first_words, turn_key
 from segue.domain.telemetry import RunTimeline
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
-from segue.memory import summary
 from segue.memory.fact_cues import may_state_facts
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, final_messages, insert_message, message_values
+from segue.memory.history import (
+    NEW_MESSAGE_COLUMNS,
+    NewMessage,
+    final_messages,
+    insert_message,
+    message_values,
+    move_message,
+)
+from segue.memory.session_store import title_due_on_answer, title_due_on_message
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
 from segue.turns.claims import IS_HELD, Claim, Claimer, Origin, TurnRequest, claim_of, held, last_ended_turn, of_session
 from segue.turns.run_record import stored_run
-from segue.users.usage_caps import ChargesByDay, booking, charged
+from segue.users.usage import ChargesByDay, booking, charged
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "steer"]
 
@@ -114,7 +124,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=sa.func.clock_timestamp(),
             title=sa.func.coalesce(sessions.c.title, sa.bindparam("first_words", type_=sa.Text)),
-            title_due_at=summary.title_due_on_message(),
+            title_due_at=title_due_on_message(),
         )
         .returning(
             (sessions.c.next_seq - 1).label("seq"),
@@ -242,6 +252,38 @@ async def store_tool_choice(database: Database, claim: Claim, choice: ToolChoice
         await connection.execute(chosen)
 
 
+# A message that a running turn is to read is a queued turn. If the reader ends before it has read it, it runs next.
+_STEERS: tuple[sa.ColumnElement[bool], ...] = (
+    turns.c.session_id == sa.bindparam("at_session", type_=sa.Text),
+    turns.c.status == QUEUED,
+    turns.c.request["steers"].as_string() == sa.bindparam("steered", type_=sa.Text),
+)
+_IS_STEERED = sa.select(sa.exists().where(*_STEERS))
+_STEERS_READ = sa.select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).where(*_STEERS)
+_STEERS_IN_ORDER = _STEERS_READ.order_by(turns.c.seq).with_for_update()
+
+
+async def is_steered(database: Database, turn: TurnKey) -> bool:
+    """Returns whether a message waits to be read by a turn."""
+    waits = {"at_session": turn.session_id, "steered": turn.turn_id}
+    return bool(await outlast(partial(database.read, AsyncConnection.scalar, _IS_STEERED, waits)))
+
+
+async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:
+    """Makes the messages that wait for a running turn part of it, in their order, in its fenced transaction."""
+    reader, read = claim.key, []
+    waits = {"at_session": reader.session_id, "steered": reader.turn_id}
+    for row in (await connection.execute(_STEERS_IN_ORDER, waits)).all():
+        ended = {"status": "completed", "read_by": reader.turn_id, "facts_due_at": None}
+        await connection.execute(sa.update(turns).where(turns.c.id == row.id).values(ended))
+        if row.facts_due_at is not None:
+            due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
+            await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
+        was = turn_key(reader.session_id, row)
+        read.append(SteerRead(await move_message(connection, row.id, reader), was))
+    return read
+
+
 def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
     finished = (
         sa.update(turns)
@@ -267,7 +309,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             next_seq=sessions.c.next_seq + 1,
             updated_at=sa.func.clock_timestamp(),
             last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
-            title_due_at=summary.title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
+            title_due_at=title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
             **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
         )
         .returning((sessions.c.next_seq - 1).label("seq"))

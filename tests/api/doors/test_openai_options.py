@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from segue.agent.prompts import MENDING, TEXTS
+from segue.agent.prompts import TEXTS
 from segue.config import Settings
 from segue.domain.session import TurnOptions
 from segue.language.shown_call import translate
@@ -75,7 +75,7 @@ async def test_an_answer_fits_the_schema_after_tools_and_one_repair_and_a_stream
     assert mending["tool_choice"] == "none"
     assert mending["response_format"]["json_schema"] == {"name": "answer", "schema": City.model_json_schema()}
     assert "Rome, I think." in provider.instruction()
-    assert provider.instruction().startswith(MENDING)
+    assert provider.instruction().startswith(TEXTS["mending"])
 
 
 async def test_brackets_in_prose_are_no_json_object_and_a_list_in_a_fence_is_one_of_its_schema(

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from starlette.requests import Request
 
-from segue.agent.prompts import REST_ATTACHED, SOURCES
+from segue.agent.prompts import TEXTS
 from segue.api.doors.openai_request import MAX_SOURCES, unwrapped
 from segue.config import Settings
 from tests.support.files import PNG
@@ -219,7 +219,7 @@ async def test_what_open_webui_found_is_data_of_the_turn_and_not_given_back_sinc
         ["[1]", "[2]"],
     )
     assert [each["content"] for each in provider.messages(role="user")] == ["What is a lamp?"]
-    assert '"mark":"[1]"' in fence_after(SOURCES, provider.notes())
+    assert '"mark":"[1]"' in fence_after(TEXTS["sources"], provider.notes())
     [costs, page] = [each["content"] for each in provider.messages(role="tool")]
     assert ("desk,30" in costs, "A lamp is cheap." in page) == (True, True)
     # the same document with the next message is stored once
@@ -285,7 +285,7 @@ async def test_the_middle_of_a_message_that_is_too_long_becomes_a_file_of_it(
             assert begin + between + end == long, path
             assert len(said["content"]) <= MOST
             assert begin[-1].isspace()
-            assert file["id"] in fence_after(REST_ATTACHED, provider.notes())
+            assert file["id"] in fence_after(TEXTS["rest_attached"], provider.notes())
             [read] = provider.messages(role="tool")
             assert between[:100].strip() in read["content"]
         refused = await client.send(session, long)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from segue.agent.prompts import AMENDER, PLANNER, with_notes, with_plan
+from segue.agent.prompts import TEXTS, with_notes, with_plan
 from segue.around.offline.offline_model import correct_plan
 from segue.domain.plan import Step
 from tests.support.plans import new_plan
@@ -27,7 +27,7 @@ def corrected(reply: str, *args: dict[str, Any]) -> list[dict[str, Any]]:
     steps = [Step(number, "Book", "book_table", each) for number, each in enumerate(args, start=1)]
     plan = new_plan("plan_1", goal="a table", origin="msg_1", steps=steps, at=NOON)
     said = with_notes(reply, f"It is {NOON:%A}, {NOON.date()}, {NOON:%H:%M} (UTC, +0000).")
-    instruction = with_plan(f"{PLANNER}\n\n{AMENDER}", plan)
+    instruction = with_plan(f"{TEXTS['planner']}\n\n{TEXTS['amender']}", plan)
     made = json.loads(correct_plan([HumanMessage(f"{said}\n\n{instruction}")]))
     return [step["args"] for step in made["steps"]]
 

@@ -47,7 +47,7 @@ TOOLS = [*MAIL, *SHOP, TIME, WEB_SEARCH, WEB_FETCH]
 
 def reply(*said: str | tuple[str, dict[str, Any], str], note: str = "", tools: list[OfferedTool] = TOOLS) -> AIMessage:
     """What the offline model answers after what the user and it said in turn, and calls with their results."""
-    messages: list[BaseMessage] = [SystemMessage(prompts.SYSTEM)]
+    messages: list[BaseMessage] = [SystemMessage(prompts.TEXTS["system"])]
     users_turn = True
     for each in said:
         if isinstance(each, tuple):
@@ -216,9 +216,9 @@ def test_the_oldest_is_not_taken_from_a_list_that_shows_only_the_newest(shown: s
 
 def test_what_a_frontend_found_is_shown_if_the_message_asks_for_no_call() -> None:
     found = (READ_ATTACHMENT, {"attachment_id": "att_1"}, "a lamp is 12")
-    asked = reply("find the mails from Rossi", found, note=prompts.SOURCES)
+    asked = reply("find the mails from Rossi", found, note=prompts.TEXTS["sources"])
     assert called(asked) == [("mcp_search_emails", {"query": "Rossi"})]
-    assert "a lamp is 12" in reply("hm", found, note=prompts.SOURCES).text
+    assert "a lamp is 12" in reply("hm", found, note=prompts.TEXTS["sources"]).text
     assert called(reply("find the mails from Rossi", found)) == []  # of a file of the user's
 
 
@@ -281,19 +281,19 @@ def test_asked_what_it_can_do_it_lists_its_tools_with_examples(message: str, say
 
 
 def test_a_search_that_is_wanted_is_made_if_no_tool_fits_and_one_that_is_not_never() -> None:
-    assert called(reply("and how cold is Oslo?", note=prompts.SEARCH_WANTED, tools=[*MAIL, WEB_SEARCH])) == [
+    assert called(reply("and how cold is Oslo?", note=prompts.TEXTS["search_wanted"], tools=[*MAIL, WEB_SEARCH])) == [
         ("web_search", {"query": "cold Oslo"})
     ]
-    assert called(reply("find the mails of Rossi", note=prompts.SEARCH_WANTED)) == [
+    assert called(reply("find the mails of Rossi", note=prompts.TEXTS["search_wanted"])) == [
         ("mcp_search_emails", {"query": "Rossi"})
     ]
     banned = "non cercare sul web, chi era Dante?"
-    assert not reply(banned, note=prompts.SEARCH_FORBIDDEN, tools=MAIL).tool_calls
+    assert not reply(banned, note=prompts.TEXTS["search_forbidden"], tools=MAIL).tool_calls
 
 
 def planned(message: str, tools: list[OfferedTool]) -> Steps:
     asked = f"{message}\n\n{prompts.planner_note(locked=[], barred=[])}"
-    steps = orjson.loads(draft_plan([SystemMessage(prompts.SYSTEM), HumanMessage(asked)], tools))["steps"]
+    steps = orjson.loads(draft_plan([SystemMessage(prompts.TEXTS["system"]), HumanMessage(asked)], tools))["steps"]
     return [(step["tool"], step["args"]) for step in steps]
 
 
@@ -405,7 +405,7 @@ def test_nothing_is_promised_that_is_not_asked_for_or_whose_time_is_not_understo
 
 
 def test_what_is_due_is_said_or_shown_and_promised_no_second_time() -> None:
-    due = f"{TUESDAY}\n{prompts.UNATTENDED} {prompts.PROMISED}"
+    due = f"{TUESDAY}\n{prompts.TEXTS['unattended']} {prompts.TEXTS['promised']}"
     said = reply("⏰ ricordami domani alle 9 di chiamare Rossi", note=due, tools=[*TOOLS, PROMISE])
     assert not said.tool_calls
     assert said.text.startswith("⏰ ricordami domani alle 9 di chiamare Rossi\n")

@@ -31,7 +31,7 @@ async def model(servers: FakeServers) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def request(*said: str, results: str = "call_1", **more: Any) -> dict[str, Any]:
-    system = {"role": "system", "content": f"{prompts.SYSTEM}\n{results}"}
+    system = {"role": "system", "content": f"{prompts.TEXTS['system']}\n{results}"}
     users = [HumanMessage(each) for each in said]
     talk = [
         {"role": "user" if each.type == "human" else "assistant", "content": each.text} for each in normal_form(users)

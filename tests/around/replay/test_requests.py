@@ -6,6 +6,7 @@ import pytest
 
 from segue.around.replay.request_rules import invalid_history
 from segue.models.normal_form import ANY_MODEL, WireForm
+from tests.support.request_forms import invalid_in_form
 
 SYSTEM = {"role": "system", "content": "You are."}
 USER = {"role": "user", "content": "Hello"}
@@ -37,7 +38,7 @@ A, B = "aaaaaaaa1", "bbbbbbbb2"
     ],
 )
 def test_a_whole_conversation_is_accepted(messages: list[dict[str, Any]], form: WireForm) -> None:
-    assert invalid_history(messages, form) is None
+    assert invalid_in_form(messages, form) is None
 
 
 @pytest.mark.parametrize(
@@ -84,4 +85,4 @@ def test_what_a_family_of_models_cannot_take_is_told(
     form: WireForm, messages: list[dict[str, Any]], fault: str
 ) -> None:
     assert invalid_history(messages) is None
-    assert fault in (invalid_history(messages, form) or "")
+    assert fault in (invalid_in_form(messages, form) or "")

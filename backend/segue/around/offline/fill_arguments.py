@@ -27,7 +27,7 @@ _QUOTED = re.compile(r"[\"“”«「『]([^\"“”«»「」『』]+)[\"“”
 NUMBER = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
 _PAIR = r"(?<!\w){name}\s*[=:：]\s*(?:[\"“«「]([^\"”»」]+)[\"”»」]|([^\s,;，；\"]+))"
 _NO_VALUE = object()
-_FACTS = re.compile(rf"^{re.escape(prompts.FACTS)}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
+_FACTS = re.compile(rf"^{re.escape(prompts.TEXTS['facts'])}\n{OPEN}\n(.*?)\n{CLOSE}$", re.DOTALL | re.MULTILINE)
 _KINDS = {"remember": "fact", "correction": "fact"}
 _EDGES = " ,;:.!?，；：。！？،؛؟"
 _OTHER_DAY = re.compile(r"\d[/.-]\d|\d(?:st|nd|rd|th)\b|[\d号號日]$")  # that is not understood

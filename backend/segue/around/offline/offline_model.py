@@ -64,17 +64,17 @@ class OfflineModel(ProviderModel):
 def reply_to(sent: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
     """Returns the whole reply at once."""
     messages = [message for message in sent if message.content not in PLACEHOLDERS]
-    if prompts.EXTRACTOR in messages[0].text:
+    if prompts.TEXTS["extractor"] in messages[0].text:
         return AIMessage(extract_facts(messages[-1].text))
     instruction = next((message.text for message in messages[-1:] if isinstance(message, HumanMessage)), "")
-    if prompts.AMENDER in instruction:
+    if prompts.TEXTS["amender"] in instruction:
         return AIMessage(correct_plan(messages))
-    if prompts.READER in instruction or prompts.AGREEMENT in instruction:
+    if prompts.TEXTS["reader"] in instruction or prompts.TEXTS["agreement"] in instruction:
         return AIMessage('{"verdict": "none"}')  # it cannot tell, so the engine asks again in plain words
-    if prompts.ANSWER_READER in instruction:
+    if prompts.TEXTS["answer_reader"] in instruction:
         return AIMessage('{"reading": "other"}')
     offered = [vocab.offered_tool(tool["function"]) for tool in options.tools]
-    if prompts.PLANNER in instruction:
+    if prompts.TEXTS["planner"] in instruction:
         return AIMessage(draft_plan(messages, offered))
     must_call = options.tool_choice == "required"
     return fill_call(messages, offered[0]) if must_call else answer(messages, offered)

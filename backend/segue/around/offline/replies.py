@@ -35,7 +35,7 @@ _STEP = re.compile(r"^Do step \d+ now: (.*)$", re.MULTILINE)
 _FAILED_STEP = re.compile(r'^\{"id":\d+,.*"status":"(?:failed|unknown)".*\}$', re.MULTILINE)
 _NOT_FOUND = re.compile(r"(.+) could not be found for (\S+)")  # as the engine says it
 _NOW = re.compile(r"\bIt is \w+, (\d{4}-\d\d-\d\d), (\d\d:\d\d)")
-_PROMISED = prompts.PROMISED.partition("{")[0]
+_PROMISED = prompts.TEXTS["promised"].partition("{")[0]
 FORGET, PROMISE, LOAD = "forget", "promise", "get_tool_result"
 DUE = "⏰ "  # begins the message by which the service asks for what was promised
 # It picks none of these by its words: results and facts are in its prompt, and facts are extracted after the turn.
@@ -97,7 +97,7 @@ class Talk:
     @property
     def wanted_later(self) -> Mapping[str, str] | None:
         """The arguments of `promise`. What is due now promises nothing anew."""
-        is_due = prompts.UNATTENDED in self.notes
+        is_due = prompts.TEXTS["unattended"] in self.notes
         return None if is_due or self.now is None else promise_in(self.message, self.now)
 
     @property
@@ -107,7 +107,7 @@ class Talk:
 
     @property
     def wants_web(self) -> bool:
-        return prompts.SEARCH_WANTED in self.notes
+        return prompts.TEXTS["search_wanted"] in self.notes
 
     def request(self, text: str) -> Request:
         return Request(text, self.newest_first, self.tools)
@@ -122,9 +122,9 @@ class Talk:
 def answer(messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) -> AIMessage:
     """Returns the reply to a conversation: a call, or a text that presents fresh results."""
     talk = Talk.of(messages, tools)
-    if prompts.CARRYING_OUT in talk.instruction and (step := _STEP.search(talk.instruction)):
+    if prompts.TEXTS["carrying_out"] in talk.instruction and (step := _STEP.search(talk.instruction)):
         return AIMessage(talk.say("no_tool_for_step", part=step.group(1)))
-    if prompts.CARRIED_OUT in talk.notes:
+    if prompts.TEXTS["carried_out"] in talk.notes:
         return _reply(talk, _account(talk))
     if talk.fresh:
         if (call := _regardless_of_sources(talk)) is not None:
@@ -182,7 +182,7 @@ def _regardless_of_sources(talk: Talk) -> AIMessage | None:
     """Returns the call that the message asks for, if nothing has been called for it but what its frontend found."""
     *before, asked = talk.messages[: -talk.fresh]
     read = {call["name"] for call in asked.tool_calls} if isinstance(asked, AIMessage) else set()
-    if prompts.SOURCES not in talk.notes or read != {READ_ATTACHMENT}:
+    if prompts.TEXTS["sources"] not in talk.notes or read != {READ_ATTACHMENT}:
         return None
     reply = _answer_message(replace(talk, messages=before))
     return reply if reply.tool_calls else None
@@ -192,7 +192,7 @@ def _answer_message(talk: Talk) -> AIMessage:
     if classify(talk.message).verdict == "reject":
         return _reply(talk, talk.say("declined"))
     wanted = talk.message
-    if prompts.SEARCH_FORBIDDEN in talk.notes:  # without its "don't search the web"
+    if prompts.TEXTS["search_forbidden"] in talk.notes:  # without its "don't search the web"
         parts = (part for part in _CLAUSE_END.split(wanted) if not {"search", "web"} & vocab.concepts(part))
         wanted = ",".join(parts).strip()
     text, accepts = _without_yes(wanted)

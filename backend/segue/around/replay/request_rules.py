@@ -10,23 +10,21 @@ import orjson
 
 from segue.agent import prompts
 from segue.domain.ids import TOOL_NAME
-from segue.models.normal_form import ANY_MODEL, WireForm
 from segue.models.tool_schemas import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "other"]
 
 # The amender's prompt contains the planner's, so it comes first.
 _NOTES: Final[Mapping[str, RequestKind]] = {
-    prompts.AMENDER: "amendment",
-    prompts.PLANNER: "plan",
-    prompts.READER: "reading",
-    prompts.AGREEMENT: "reading",
-    prompts.CARRYING_OUT: "step",
-    prompts.OUT_OF_ROUNDS: "loop",
+    prompts.TEXTS["amender"]: "amendment",
+    prompts.TEXTS["planner"]: "plan",
+    prompts.TEXTS["reader"]: "reading",
+    prompts.TEXTS["agreement"]: "reading",
+    prompts.TEXTS["carrying_out"]: "step",
+    prompts.TEXTS["out_of_rounds"]: "loop",
 }
 
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
-_NAMED_CALL_ID: Final = re.compile(r"functions\.[\w-]{1,64}:\d+")
 _BARRED_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 
 
@@ -40,15 +38,12 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
     return next((asked for note, asked in _NOTES.items() if note in instruction), unmarked)
 
 
-def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) -> str | None:
+def invalid_history(messages: list[dict[str, Any]]) -> str | None:
     """Returns why the strictest endpoint or chat template would refuse the messages, by the rules of docs/providers.md,
-    or None. `form` is what the model cannot take beside them.
+    or None.
     """
-    system = [message["role"] for message in messages].count("system")
-    talk = messages if form.no_system_role else messages[1:]
-    if form.no_system_role and system:
-        return "the model has no system role"
-    if not form.no_system_role and (system != 1 or messages[0]["role"] != "system"):
+    roles, talk = [message["role"] for message in messages], messages[1:]
+    if roles.count("system") != 1 or roles[0] != "system":
         return "exactly one system message has to come first"
     if not talk or talk[0]["role"] != "user":
         return "a conversation starts with the user"
@@ -56,7 +51,7 @@ def invalid_history(messages: list[dict[str, Any]], form: WireForm = ANY_MODEL) 
         return "the assistant has the last word"
     if any(not (isinstance(message.get("content"), str) or _has_parts(message)) for message in messages):
         return "a content that is no text"
-    return _malformed_call(talk, form) or _unpaired_call(talk) or _out_of_turn(talk) or _beyond_the_form(talk, form)
+    return _malformed_call(talk) or _unpaired_call(talk) or _out_of_turn(talk)
 
 
 def _has_parts(message: Mapping[str, Any]) -> bool:
@@ -66,13 +61,12 @@ def _has_parts(message: Mapping[str, Any]) -> bool:
     return isinstance(parts, list) and any(part["type"] in needed for part in parts)
 
 
-def _malformed_call(messages: list[dict[str, Any]], form: WireForm) -> str | None:
-    fitting = _NAMED_CALL_ID if form.call_id else _CALL_ID
+def _malformed_call(messages: list[dict[str, Any]]) -> str | None:
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     if repeated := [call_id for call_id, times in Counter(call["id"] for call in calls).items() if times > 1]:
         return f"the same call twice: {repeated}"
-    if unfit := [call["id"] for call in calls if not fitting.fullmatch(call["id"])]:
-        return f"ids that do not fit {fitting.pattern}: {unfit}"
+    if unfit := [call["id"] for call in calls if not _CALL_ID.fullmatch(call["id"])]:
+        return f"ids that do not fit {_CALL_ID.pattern}: {unfit}"
     if unfit := [call["id"] for call in calls if not TOOL_NAME.fullmatch(call["function"]["name"])]:
         return f"calls of a tool with an impossible name: {unfit}"
     broken = [call["id"] for call in calls if not _is_object(call["function"]["arguments"])]
@@ -103,15 +97,6 @@ def _out_of_turn(messages: list[dict[str, Any]]) -> str | None:
         return "the assistant twice in a row"
     if any(not str(message["content"]).strip() for message in counted):
         return "a message that says nothing"
-    return None
-
-
-def _beyond_the_form(messages: list[dict[str, Any]], form: WireForm) -> str | None:
-    calling = [message for message in messages if message.get("tool_calls")]
-    if form.one_call_per_message and any(len(message["tool_calls"]) > 1 for message in calling):
-        return "two calls in one message"
-    if form.no_text_beside_calls and any(message["content"] for message in calling):
-        return "text beside calls"
     return None
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import case, exists, func, null, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import EXTRACTOR, as_json
+from segue.agent.prompts import TEXTS, as_json
 from segue.db.engine import Database
 from segue.db.models import sessions, turns
 from segue.db.rows import claim_row, due_in, postpone_row
@@ -29,7 +29,7 @@ from segue.models.reply import FACTS
 from segue.models.untrusted import neutralised
 from segue.plans.plan_parser import first_object
 from segue.tools.normalize import clean
-from segue.users.spending import Account, Books
+from segue.users.usage import Account, Books
 from segue.watch import Watch
 
 MAX_FACTS = 10
@@ -81,7 +81,7 @@ async def propose_facts(
         "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
         "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
     }
-    text = await model.complete(EXTRACTOR, neutralised(as_json(given)), schema=FACTS, account=account)
+    text = await model.complete(TEXTS["extractor"], neutralised(as_json(given)), schema=FACTS, account=account)
     answer = first_object(text, _Facts)
     known_ids = {memory.id for memory in known}
     facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))

@@ -50,7 +50,7 @@ def agreement_in(state: TurnState) -> Agreement | None:
     return Agreement(answer, own_words(state["message"]), is_strong, read.added, made)
 
 
-async def not_covered(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:
+async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:
     """Returns None if the user has agreed to this call, which uses that up; else the values that are new to them."""
     agreement = turn.agreement
     if agreement is None or turn.context.settings.confirm_words == "never" or tool.spec.always_asks:

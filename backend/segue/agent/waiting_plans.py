@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts
-from segue.agent.agreed_calls import find_origins, who_decides
+from segue.agent.call_approval import find_origins, who_decides
 from segue.agent.state import TurnContext, TurnState, Update, language_of
 from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
 from segue.domain.approval_rule import WaitsFor
@@ -76,9 +76,9 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
     plan_id, version = _shown_plan(calls)
     stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, plan_id=plan_id, opaque=opaque)
     if stored is None:
-        asked = prompts.with_instruction(turn.conversation, prompts.APPROVED_FIRST)
+        asked = prompts.with_instruction(turn.conversation, prompts.TEXTS["approved_first"])
         said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
-        return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.NO_ANSWER}
+        return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.TEXTS["no_answer"]}
     stored = await _hold_calls(turn, stored, by_page=calls[0].by_page, version=version)
     for step in stored.plan.page_steps if stored.plan.version == version else ():
         call_id = page_call_id(stored.plan.id, version, step.id)

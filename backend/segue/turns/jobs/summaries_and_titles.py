@@ -22,13 +22,13 @@ from segue.log import log
 from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
 from segue.memory.history_window import SUMMARY_LISTED, CountTokens
-from segue.memory.session_store import count_gaps, get_session
+from segue.memory.session_store import DueTitle, claim_title, count_gaps, get_session, give_back_title, store_title
 from segue.memory.short_term import merge_results
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import neutralised
 from segue.tools.normalize import clean
 from segue.tools.results import recent_references
-from segue.users.spending import Account, Books
+from segue.users.usage import Account, Books
 
 MAX_TEXT_CHARS = 2000
 _AROUND = " *#`.。\u200e\u200f\u061c"  # the last three say in which direction a text is written
@@ -55,10 +55,10 @@ class Titles:
     log_failed = "title_failed"
     log_raised = "title_raised"
 
-    async def claim(self) -> summaries.DueTitle | None:
-        return await self.database.write(summaries.claim_title, lease_s=self.lease_s)
+    async def claim(self) -> DueTitle | None:
+        return await self.database.write(claim_title, lease_s=self.lease_s)
 
-    async def run(self, job: summaries.DueTitle) -> bool:
+    async def run(self, job: DueTitle) -> bool:
         """Returns False: no other title waits for this one."""
         title = None
         try:
@@ -68,20 +68,20 @@ class Titles:
         except AppError as error:
             log.warning(self.log_failed, code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
-            stored = await summaries.store_title(connection, job, title)
+            stored = await store_title(connection, job, title)
             if stored:
                 titled = await get_session(connection, job.owner, job.session_id)
                 self.tell(job.owner, session_event("session_titled", titled))
         log.info("title_written", stored=stored, **self.ids(job))
         return False
 
-    async def give_back(self, job: summaries.DueTitle, wait_s: float) -> None:
-        await self.database.write(summaries.give_back_title, job, wait_s=wait_s)
+    async def give_back(self, job: DueTitle, wait_s: float) -> None:
+        await self.database.write(give_back_title, job, wait_s=wait_s)
 
-    def ids(self, job: summaries.DueTitle) -> dict[str, str]:
+    def ids(self, job: DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}
 
-    async def _proposed(self, job: summaries.DueTitle) -> str | None:
+    async def _proposed(self, job: DueTitle) -> str | None:
         """Returns a title of one short line. None if the one of now is not of the first message any more, or the model
         has none. Raises AppError if the model cannot be asked.
         """

@@ -1,0 +1,375 @@
+"""What turns and jobs spend on models, charged to the owner. Owns `usage` and `user_groups`.
+
+A row of `usage` is what an owner's session took of one model on one UTC day; it outlives the session, and counts for
+each group that the user was in that day. With a daily cap each call is reserved before it is made and booked after.
+Without one, charges wait for the end of the turn.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from math import ceil
+from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from segue.db.engine import TRANSACTION_ID, Database, has_committed
+from segue.db.models import reservations, sessions, usage, user_groups
+from segue.domain import turn_errors
+from segue.domain.errors import AppError
+from segue.domain.field_types import doc
+from segue.domain.identity import NOTHING, Charge, total
+from segue.domain.ids import Clock
+from segue.log import log
+from segue.users import limits
+from segue.users.limits import NO_LIMITS, Limits, Reservation, Standing, finite
+
+Group = Literal["day", "model", "session", "user", "agent", "group"]
+ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
+
+_COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+BATCH: Final = 500
+_BOOKED = (*_COUNTS, "unpriced_calls")
+_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
+
+_COST = finite(usage.c.cost)
+IS_COMPLETE: Final = sa.func.bool_and(_COST.is_not(None) & (usage.c.unpriced_calls == 0))  # of a sum of costs
+_OWNER = sa.bindparam("charged_owner", type_=sa.Text)
+_KEYS: dict[Group, sa.ColumnElement[str]] = {
+    "day": sa.func.to_char(usage.c.day, "YYYY-MM-DD"),
+    "model": usage.c.model,
+    "session": sa.func.coalesce(usage.c.session_id, ""),
+    "user": usage.c.owner,
+    "agent": sa.func.coalesce(sessions.c.agent, ""),
+    "group": sa.func.coalesce(user_groups.c.name, ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """What was used in a group."""
+
+    key: Annotated[str | None, doc("The day, model, session, user, group, or agent of the session now; null for none.")]
+    llm_calls: Annotated[int, doc("Calls of a model.")]
+    input_tokens: Annotated[int, doc("Tokens sent.")]
+    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received.")]
+    reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")]
+    estimated: Annotated[bool, doc("Whether some of them are estimated.")]
+    cost: Annotated[float | None, doc("In dollars, of the calls that have a price; null if none has.")]
+    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
+
+
+def booking(session_id: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> Insert:
+    """Returns the statement that adds the charges of `charged` to an owner's rows, if the conditions hold."""
+    counted = [sa.column(name, sa.BigInteger) for name in _BOOKED]
+    columns: list[sa.ColumnElement[Any]] = [sa.column("day", sa.Date), sa.column("model", sa.Text), *counted]
+    given = (
+        sa.func.jsonb_to_recordset(sa.bindparam("charges", type_=JSONB))
+        .table_valued(*columns, sa.column("estimated", sa.Boolean), sa.column("cost", sa.Numeric))
+        .render_derived("given", with_types=True)
+    )
+    names = ["day", "model", *_BOOKED, "estimated", "cost"]
+    rows = sa.select(_OWNER, session_id, *(given.c[name] for name in names)).where(*conditions)
+    made = insert(usage).from_select(["owner", "session_id", *names], rows)
+    unpriced = sa.case((usage.c.cost.is_(None), usage.c.calls), else_=usage.c.unpriced_calls)  # an older release's too
+    before: dict[str, sa.ColumnElement[Any]] = {**usage.c, "unpriced_calls": unpriced}
+    added = {name: before[name] + made.excluded[name] for name in _BOOKED}
+    cost = sa.func.coalesce(usage.c.cost + made.excluded.cost, usage.c.cost, made.excluded.cost)
+    return made.on_conflict_do_update(
+        index_elements=[usage.c.session_id, usage.c.day, usage.c.model],
+        index_where=usage.c.session_id.is_not(None),
+        set_={**added, "cost": cost, "estimated": usage.c.estimated | made.excluded.estimated},
+    )
+
+
+def charged(owner: str, charges: ChargesByDay) -> dict[str, Any]:
+    """Returns the parameters of a statement that has a `booking` in it."""
+    rows = [
+        {
+            "day": day.isoformat(),
+            "model": model,
+            **{name: getattr(charge, name) for name in _COUNTS},
+            "unpriced_calls": charge.calls if charge.cost is None else 0,
+            "estimated": charge.estimated,
+            "cost": None if charge.cost is None else str(charge.cost),
+        }
+        for (day, model), charge in charges.items()
+    ]
+    return {"charged_owner": owner, "charges": rows}
+
+
+def _book() -> sa.Select[Any]:
+    # The lock keeps the session until the commit, so that erasing its owner finds the row.
+    kept = sa.select(sessions.c.id).where(sessions.c.id == sa.bindparam("charged_session"))
+    session = kept.with_for_update(read=True, key_share=True).cte("kept")
+    is_known = sa.or_(  # an erased user stays erased
+        sa.select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
+        sa.select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
+    )
+    booked = booking(sa.select(session.c.id).scalar_subquery(), is_known).cte("booked")
+    held = sa.delete(reservations).where(reservations.c.holder == sa.bindparam("held_by"))
+    released = held.where(reservations.c.epoch <= sa.bindparam("under", type_=sa.Integer)).cte("released")
+    return sa.select(sa.literal(1)).add_cte(booked, released)
+
+
+_BOOK = _book()
+
+
+async def book(
+    connection: AsyncConnection, owner: str, session_id: str, charges: ChargesByDay, *, holder: str, epoch: int
+) -> None:
+    """Stores what was used, and releases what its holder had reserved under this epoch or one before."""
+    values = {"charged_session": session_id, "held_by": holder, "under": epoch, **charged(owner, charges)}
+    await connection.execute(_BOOK, values)
+
+
+async def note_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
+    """Notes that a user was in these groups on a day. Of a user who has no session it notes nothing."""
+    is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
+    names = sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
+    rows = sa.select(sa.literal(owner), sa.literal(day), names).where(is_known)
+    added = insert(user_groups).from_select(["owner", "day", "name"], rows)
+    await connection.execute(added.on_conflict_do_nothing())
+
+
+async def groups_of(connection: AsyncConnection, owner: str, day: date) -> list[str]:
+    """Returns the groups that the user was in on the day, by name."""
+    theirs = sa.select(user_groups.c.name).where(user_groups.c.owner == owner, user_groups.c.day == day)
+    return list(await connection.scalars(theirs.order_by(user_groups.c.name)))
+
+
+async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
+    """Deletes at most BATCH rows of days before then, and returns how many."""
+    old = sa.select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
+    await connection.execute(sa.delete(user_groups).where(user_groups.c.day < before))
+    return (await connection.execute(sa.delete(usage).where(usage.c.id.in_(sa.select(old.c.id))))).rowcount
+
+
+async def list_usage(
+    connection: AsyncConnection, owner: str | None, *, first: date, last: date, by: Group, after: str | None, limit: int
+) -> list[UsageTotal]:
+    """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
+    key = _KEYS[by]
+    statement = (
+        sa.select(
+            sa.func.nullif(key, "").label("key"),
+            *(sa.func.sum(usage.c[name]).cast(sa.BigInteger).label(name) for name in _COUNTS),
+            sa.func.bool_or(usage.c.estimated).label("estimated"),
+            sa.func.sum(_COST).cast(sa.Float).label("cost"),
+            IS_COMPLETE.label("cost_complete"),
+        )
+        .where(usage.c.day.between(first, last))
+        .group_by(key)
+        .order_by(key)
+        .limit(limit)
+    )
+    if by == "agent":
+        statement = statement.outerjoin_from(usage, sessions, sessions.c.id == usage.c.session_id)
+    if by == "group":
+        on_the_day = (user_groups.c.owner == usage.c.owner) & (user_groups.c.day == usage.c.day)
+        statement = statement.outerjoin_from(usage, user_groups, on_the_day)
+    if owner is not None:
+        statement = statement.where(usage.c.owner == owner)
+    if after is not None:
+        statement = statement.where(key > after)
+    rows = (await connection.execute(statement)).mappings()
+    return [UsageTotal(llm_calls=row["calls"], **{name: row[name] for name in _TOTALS}) for row in rows]
+
+
+NOTHING_SPENT: Final = Charge("", calls=0, cost=NOTHING)
+MOST_NOTED: Final = 100_000
+ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Opens accounts. Knows the caps of each owner, those of all together (`total`) and of groups, and the day.
+    `locks` let one reservation of an owner, or of all if a cap is for several, into the database at a time: those
+    that wait hold no connection. `noted` are owners whose groups of a day are stored.
+    """
+
+    database: Database
+    clock: Clock
+    limits_of: Callable[[str], Limits]
+    total: Limits = NO_LIMITS
+    groups: Mapping[str, Limits] = field(default_factory=dict)
+    noted: set[tuple[str, date, str]] = field(default_factory=set)
+    locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    def today(self) -> date:
+        return self.clock().astimezone(UTC).date()
+
+    @asynccontextmanager
+    async def job(self, owner: str, session_id: str, *, lasts_s: float) -> AsyncIterator["Account"]:
+        """Yields the account of a job, and books what it spent. What it reserves counts for `lasts_s` seconds."""
+        account = Account(self, owner, session_id, uuid4().hex, lasts_s=lasts_s)
+        try:
+            yield account
+        finally:
+            await account.close()
+
+    async def reserve(
+        self,
+        owner: str,
+        holder: str,
+        most: Callable[[], Charge],
+        *,
+        epoch: int = 0,
+        lasts_s: float = 0,
+        groups: Collection[str] = (),
+    ) -> date:
+        """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`."""
+        day = self.today()
+        await self._note_groups(owner, day, groups)
+        if self.is_capped(owner):
+            charge = most()
+            wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
+            lock = self.locks.setdefault("" if self._caps_several else owner, asyncio.Lock())
+            async with lock, self.database.transaction() as connection:
+                if self.total.has_caps:
+                    await self._reserve(connection, wanted, self.total, among="")
+                for group in await groups_of(connection, owner, day) if self.groups else ():
+                    if (cap := self.groups.get(group, NO_LIMITS)).has_caps:
+                        await self._reserve(connection, wanted, cap, among=group)
+                await self._reserve(connection, wanted, self.limits_of(owner))
+        return day
+
+    def is_capped(self, owner: str) -> bool:
+        return self._caps_several or self.limits_of(owner).has_caps
+
+    @property
+    def _caps_several(self) -> bool:
+        return self.total.has_caps or any(cap.has_caps for cap in self.groups.values())
+
+    async def _note_groups(self, owner: str, day: date, groups: Collection[str]) -> None:
+        if new := {(owner, day, group) for group in groups} - self.noted:
+            await self.database.write(note_groups, owner, day, groups)
+            if len(self.noted) >= MOST_NOTED or not any(each[1] == day for each in self.noted):
+                self.noted.clear()
+            self.noted.update(new)
+
+    async def _reserve(
+        self, connection: AsyncConnection, wanted: Reservation, cap: Limits, *, among: str | None = None
+    ) -> None:
+        if among is None:
+            standing = await limits.make_reservation(connection, wanted, cap)
+        else:
+            standing = await limits.has_room(connection, wanted, cap, group=among)
+        if not standing.fits:
+            raise self._refusal(wanted, standing, cap, among=among)
+
+    async def release(self, owner: str, holder: str) -> None:
+        if self.is_capped(owner):
+            await self.database.write(limits.release_reservations, holder)
+
+    def _refusal(self, wanted: Reservation, standing: Standing, cap: Limits, *, among: str | None) -> AppError:
+        """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
+        now = self.clock().astimezone(UTC)
+        spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
+        too_costly = bool(cap.cost_per_day) and spent_cost + standing.held_cost > cap.cost_per_day
+        spent = spent_cost > cap.cost_per_day if too_costly else spent_tokens > cap.tokens_per_day
+        tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
+        wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
+        limit = "cost_per_day" if too_costly else "tokens_per_day"
+        if among is not None:
+            return turn_errors.service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
+        at_most = f"${cap.cost_per_day:f}" if too_costly else cap.tokens_per_day
+        return turn_errors.rate_limited(limit, at_most, wait_s)
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job. `unbooked` is
+    what another statement may book, by day and model, and clears then.
+    """
+
+    books: Books
+    owner: str
+    session_id: str
+    holder: str
+    agent: str = ""
+    epoch: int = 0
+    lasts_s: float = 0
+    groups: Collection[str] = ()
+    total: Charge = NOTHING_SPENT
+    unbooked: dict[tuple[date, str], Charge] = field(default_factory=dict)
+    _unconfirmed: tuple[str, dict[tuple[date, str], Charge]] | None = None  # a transaction, and what it may have booked
+    _day: date = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._day = self.books.today()
+
+    async def reserve(self, most: Callable[[], Charge]) -> None:
+        """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
+        if self.unbooked or self._unconfirmed:  # of a call that failed, or whose booking was not answered
+            await self.settle()
+        held: Mapping[str, Any] = {"epoch": self.epoch, "lasts_s": self.lasts_s, "groups": self.groups}
+        self._day = await self.books.reserve(self.owner, self.holder, most, **held)
+
+    def add(self, charge: Charge) -> None:
+        """Charges the day on which the call was reserved."""
+        self.total = total((self.total, charge))
+        self._add_unbooked((self._day, charge.model), charge)
+
+    async def settle(self) -> None:
+        """With a cap: books what was added, and gives back what was reserved."""
+        if self.books.is_capped(self.owner):
+            async with self.booking():
+                pass
+
+    @asynccontextmanager
+    async def booking(self) -> AsyncIterator[AsyncConnection]:
+        """Books what was added since the last time, once though the word of the commit is lost, and gives back what was
+        reserved, with what the block commits.
+        """
+        await self._settle_unconfirmed()
+        charges, self.unbooked = self.unbooked, {}
+        whose, transaction = (self.owner, self.session_id), None
+        try:
+            async with self.books.database.transaction() as connection:
+                await book(connection, *whose, charges, holder=self.holder, epoch=self.epoch)
+                yield connection
+                transaction = await connection.scalar(TRANSACTION_ID)
+        except BaseException:
+            if transaction is not None:
+                self._unconfirmed = transaction, charges
+            else:
+                self._put_back(charges)
+            raise
+
+    async def _settle_unconfirmed(self) -> None:
+        """Finds out whether the transaction that was not heard of has booked its charges; if not, they are unbooked."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        if unconfirmed is not None:
+            try:
+                if not await self.books.database.read(has_committed, unconfirmed[0]):
+                    self._put_back(unconfirmed[1])
+            except BaseException:
+                self._unconfirmed = unconfirmed
+                raise
+
+    async def close(self) -> None:
+        """Books the rest. An outage may lose it."""
+        if not (self.unbooked or self._unconfirmed or self.books.is_capped(self.owner)):
+            return
+        try:
+            async with self.booking():
+                pass
+        except AppError as error:
+            lost = sum(each.tokens for each in self.unbooked.values())
+            log.warning("usage_not_booked", code=error.code, tokens=lost)
+
+    def _put_back(self, charges: ChargesByDay) -> None:
+        for key, charge in charges.items():
+            self._add_unbooked(key, charge)
+
+    def _add_unbooked(self, key: tuple[date, str], charge: Charge) -> None:
+        known = self.unbooked.get(key)
+        self.unbooked[key] = charge if known is None else total((known, charge), charge.model)
