@@ -12,6 +12,15 @@ from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
+from segue.agent.approval_requests import (
+    AGENT,
+    blocked_tools,
+    expiring,
+    hold_asking,
+    made_with,
+    request_of,
+    swap_waiting,
+)
 from segue.agent.call_approval import find_origins, proposed, runs_under_mandate, who_decides
 from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
@@ -19,7 +28,6 @@ from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import keep_answer, keep_made_images, record_start, run_call
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key, read_steers
 from segue.agent.unfinished_calls import interrupted_call
-from segue.agent.waiting_plans import AGENT, blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.events import PlanChanged

@@ -10,12 +10,12 @@ from typing import Any, cast
 from langgraph.runtime import Runtime
 
 from segue.agent import plan_messages
+from segue.agent.approval_requests import offer_plan
 from segue.agent.planner import amend_plan, classify_reply, make_plan, read_answer
 from segue.agent.prompts import TEXTS, VERDICT_NOTES, steers_in, with_plan
 from segue.agent.state import TurnContext, TurnState, Update, carries_files, language_of
 from segue.agent.turn_reports import acknowledgement_report, web_search_report
 from segue.agent.unfinished_calls import settle_earlier
-from segue.agent.waiting_plans import offer_plan
 from segue.domain.events import PlanChanged
 from segue.domain.plan import NOT_STARTED, Decision, Plan, Step, end, next_version, replace_open_steps, update_step
 from segue.domain.session import Strength, Verdict

@@ -14,6 +14,7 @@ from langgraph.runtime import Runtime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts
+from segue.agent.approval_requests import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.agent.call_approval import agreement_in
 from segue.agent.plan_executor import execute_plan
 from segue.agent.state import StartedMessage, TurnContext, TurnState, Update, language_of, running_plan
@@ -22,7 +23,6 @@ from segue.agent.tool_executor import keep_made_images, record_known, run_tool_c
 from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
 from segue.agent.turn_reports import web_search_report
 from segue.agent.unfinished_calls import resume_calls
-from segue.agent.waiting_plans import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.domain.errors import AppError
 from segue.domain.events import CallGivenUp, TextEnded
 from segue.domain.ids import new_id
