@@ -141,9 +141,8 @@ def _line_of(place: Place, text: str) -> int | None:
 def declared_agents(
     settings: Settings, may_exist: MayExist, given: Mapping[str, Agent] = MappingProxyType({})
 ) -> dict[str, Agent]:
-    """Returns the agents of the file and those `given`, by id; the default one is always among them. `may_exist`
-    returns whether there may be a tool of a name. Raises AppError `agents_invalid`, whose detail has a line for each
-    fault.
+    """Returns the agents of the file and those `given`, by id; the default one is always among them. `may_exist` says
+    whether there may be a tool of a name. Raises AppError `agents_invalid`, with a line for each fault.
     """
     path = settings.agents_config
     if path != Settings.model_fields["agents_config"].default and not path.exists():

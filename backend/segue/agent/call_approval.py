@@ -239,8 +239,7 @@ def proposal_tool(
     database: Database, tools: Callable[[str, Collection[str]], Mapping[str, Tool]], tell: Callable[[str, bytes], None]
 ) -> Tool:
     """Returns the tool that stores a proposal. Its call waits for the user's yes to all that the proposal says, under
-    every setting. `tools(owner, groups)` are by name those a user may use; `tell(owner, event)` is called once it is
-    stored.
+    every setting. `tools(owner, groups)` are by name those a user may use; `tell(owner, event)` follows the commit.
     """
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:

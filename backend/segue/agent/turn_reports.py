@@ -60,8 +60,7 @@ def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ..
 
 def sources_of(state: TurnState) -> tuple[session.Source, ...]:
     """Returns what the answer rests on: the message's files, then, in the order of the text, what it names of results
-    by an address, a title or an identifier; if it names none, the pages that were read for it. A turn without files and
-    results costs nothing.
+    by an address, a title or an identifier; if it names none, the pages that were read for it.
     """
     results = (*state.get("references", ()), *state["earlier_results"])
     if state.get("problem") or not (state["files"] or results):

@@ -22,7 +22,6 @@ MAX_PIPELINED = 16  # requests that wait for the answer to an earlier one
 MAX_UNREAD_BYTES = 65_536  # of a body that goes on after its answer
 LINGER_S = 1.0  # for the client to read that answer: closing with bytes unread resets the connection
 SEND_BUFFER_BYTES = 131_072  # the system's own, beside the 64 kB of the event loop's: by default it grows to megabytes
-
 TURNED_AWAY_S = 2  # until a client that found no place asks again
 
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -62,9 +61,8 @@ class TimedConnection(HttpToolsProtocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._write_timer = self.loop.call_later(self._write_stall_s, self._check_writing)
         if len(self.connections) > self._max_connections:
-            self._refuse(
-                503, _NO_PLACE, retry_after_s=TURNED_AWAY_S
-            )  # uvicorn's limit_concurrency counts idle connections only when another one asks
+            # uvicorn's limit_concurrency counts idle connections only when another one asks.
+            self._refuse(503, _NO_PLACE, retry_after_s=TURNED_AWAY_S)
         else:
             self._start_timer(self._read_timeout_s)
 

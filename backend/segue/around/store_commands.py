@@ -70,8 +70,7 @@ def on_the_servers(
     run: Callable[[Settings, ServerUrls, AsyncExitStack], Awaitable[Done]], *, needs_data: bool = False
 ) -> Done:
     """Returns what `run` returns, given the servers that `segue serve` uses, at whatever schema they are. Raises
-    typer.Exit if they do not start or `run` raises AppError; with `needs_data` also if DATA_DIR would be used and has
-    no database.
+    typer.Exit if they do not start or `run` raises AppError; with `needs_data` also if DATA_DIR has no database.
     """
     settings = settings_with()
     if needs_data and settings.database_url is None and not (settings.data_dir.expanduser() / "postgres").is_dir():

@@ -186,8 +186,7 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
 
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
     """Returns how many words to take here and their kind, given what the question asks and the lexicon says. `repeats`
-    is the action asked about, `named` a word of the question, `beside` one of what was said before it; another action
-    or thing is `other`.
+    is the action asked about, `named` a word of the question, `beside` one of what was said before, `other` another.
     """
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
     if kind == UNKNOWN and not here <= question.words:

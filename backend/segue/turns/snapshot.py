@@ -214,8 +214,7 @@ def _said(window: Sequence[Message]) -> tuple[str, ...]:
 
 def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[Reference, ...]:
     """Returns the results that have to be listed if the turns that made them do not fit. Those that the summary covers
-    were listed with it. As long as the window holds all turns since, the list does not change, so that providers can
-    cache what follows it.
+    were listed with it. While the window holds all turns since, the list stays the same, for providers' caches.
     """
     if not (known and stored.is_whole):
         return tuple(known)

@@ -15,9 +15,7 @@ from segue.domain.identity import NOTHING, Charge
 MILLION: Final = Decimal(1_000_000)
 ANSWER_TOKENS: Final = 16_384  # of an answer that no setting bounds
 MOST: Final = Decimal(1_000_000)  # dollars per million tokens
-CACHE_WRITE: Final = Decimal(
-    "1.25"
-)  # times the input: what providers bill that report the tokens they write to a cache
+CACHE_WRITE: Final = Decimal("1.25")  # times the input, as providers bill it that count what they write to a cache
 
 
 class BrokenPrices(ValueError):

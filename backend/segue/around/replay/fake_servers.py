@@ -149,8 +149,7 @@ def replay_config(
 @dataclass(slots=True)
 class TurnPlayback:
     """A turn while it is played. `before` is the plan at its start, or None if the turn made the plan; `sent` are the
-    user's messages up to now; `earlier` are ids of calls whose results the model must be shown; `say` sends a message
-    to the turn that runs.
+    user's messages so far; `earlier` are ids of calls whose results the model must see; `say` sends it a message.
     """
 
     turn: RecordedTurn

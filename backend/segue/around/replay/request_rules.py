@@ -39,9 +39,7 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
 
 
 def invalid_history(messages: list[dict[str, Any]]) -> str | None:
-    """Returns why the strictest endpoint or chat template would refuse the messages, by the rules of docs/providers.md,
-    or None.
-    """
+    """Returns why the strictest endpoint or template would refuse the messages (docs/providers.md), or None."""
     roles, talk = [message["role"] for message in messages], messages[1:]
     if roles.count("system") != 1 or roles[0] != "system":
         return "exactly one system message has to come first"
