@@ -168,9 +168,6 @@ def missing_arguments(tool: vocab.OfferedTool, args: Mapping[str, Any]) -> list[
     return [name for name in tool.required if name not in args]
 
 
-# --- what is wanted later ---
-
-
 def promise_in(message: str, now: datetime) -> dict[str, str] | None:
     """Returns the arguments of `promise` if a message asks for something later; what is to be done again and again is
     done for a year. `now` is the user's local time, without a zone.
@@ -235,9 +232,6 @@ def _clock(words: vocab.LaterWords, when: str) -> time | None:
         hour += 12
     hour = 0 if half == "a" and hour == 12 else hour  # noqa: PLR2004
     return time(hour, minute) if hour < 24 and minute < 60 else None  # noqa: PLR2004
-
-
-# --- facts ---
 
 
 def extract_facts(request: str) -> str:

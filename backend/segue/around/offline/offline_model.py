@@ -80,9 +80,6 @@ def reply_to(sent: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
     return fill_call(messages, offered[0]) if must_call else answer(messages, offered)
 
 
-# --- plans ---
-
-
 def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[vocab.OfferedTool]) -> str:
     """Returns a plan as JSON. A part that no tool fits is a step without one; the first part needs one."""
     talk = Talk.of(messages, offered)

@@ -330,9 +330,6 @@ def _reply(talk: Talk, text: str) -> AIMessage:
     return AIMessage(f"{text}\n\n{talk.say('offline')}")
 
 
-# --- results in words ---
-
-
 def present(result: vocab.ShownResult, tools: Sequence[vocab.OfferedTool], language: str) -> str:
     """Returns what a fresh result says, and an offer if there is a next step."""
     value, items = result.value, result.items

@@ -239,9 +239,6 @@ class LaterWords:
 LATER = {language: LaterWords(table) for language, table in _VOCABULARY["later"].items()}
 
 
-# --- tools and results ---
-
-
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
     """A tool as the prompt offers it. `named` and `described` are the concepts and words of its name and description;
