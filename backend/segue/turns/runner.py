@@ -69,9 +69,7 @@ class UnstoredEnds:
         self._ends: list[RunEnd] = []
 
     async def add(self, end: RunEnd) -> bool:
-        """Stores an end, or keeps it until Postgres can be used: then it returns False. One that Postgres refuses is an
-        internal error.
-        """
+        """Stores an end; returns False if it waits until Postgres can be used. One refused is an internal error."""
         try:
             await self._store(end)
         except AppError:
