@@ -250,7 +250,7 @@ class McpServers:
             self.listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 
     def _accept(self, server: "Server", tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """Returns the tools to offer: all before the server has joined. What it gives up, another that lists it gets."""
+        """Returns the tools to offer: all before the server has joined. What it gives up, others that list it get."""
         self._offered[server] = tools
         if server not in self._joined:
             return tuple(tools)
