@@ -37,7 +37,6 @@ from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
 from segue.history.operator_figures import OperatorFigures
-from segue.language.lexicon import read_lists
 from segue.log import log
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
@@ -111,8 +110,7 @@ async def start(
     if is_offline:  # that model reads all tools there are, at no cost
         settings = settings.model_copy(update={"llm_max_tools": maxsize})
 
-    # Embedded servers take about as long to start as the lists to read.
-    stores, _ = await asyncio.gather(_stores(stack, settings), asyncio.to_thread(read_lists))
+    stores = await _stores(stack, settings)
     redis, database, cache = stores.redis, stores.database, stores.cache
     events = await enter(EventLog(stores.streams, partial(outcomes_of, database), outage_s=settings.turn_lease_s))
     feeds = await enter(UserFeeds(stores.streams))

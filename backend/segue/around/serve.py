@@ -26,7 +26,6 @@ from segue.around.processes import ProcessPlace, ProcessSupervisor, Run
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.language.lexicon import read_lists
 from segue.log import log
 from segue.main import create_app, run_worker
 from segue.mcp.mcp_config import read_mcp_config
@@ -176,7 +175,6 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
     if count == 1:
         code = run_with(settings)(None)
     else:
-        read_lists()  # once for all
         stop_s = settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
         code = ProcessSupervisor(count, run_with(settings), renewed, stop_s=stop_s).run()
     if code:

@@ -9,7 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from sys import intern
@@ -39,38 +39,23 @@ _LISTS: Final[dict[str, "WordList[Any]"]] = {}
 
 
 class WordList(Generic[ListItem]):
-    """A word list file: `now` is what `read` makes of it, at its first use. A folder replaces whole `sentences`, and
-    adds to lists. A phrase stands in one list of its language, unless lists `share` it.
+    """A word list file: `now` is what `read` makes of it. A folder replaces whole `sentences`, and adds to lists. A
+    phrase stands in one list of its language, unless lists `share` it.
     """
 
     def __init__(
         self, name: str, read: Callable[[dict[str, Any]], ListItem], *, sentences: bool = False, share: bool = False
     ) -> None:
-        self.name = name
         self.sentences = sentences
         self.share = share
         self.read = read
-        self.of_folder: ListItem | None = None
+        self.shipped = self.now = read(load_toml(name))
         _LISTS[name] = self
-
-    @cached_property
-    def shipped(self) -> ListItem:
-        return self.read(load_toml(self.name))
-
-    @property
-    def now(self) -> ListItem:
-        return self.shipped if self.of_folder is None else self.of_folder
-
-
-def read_lists() -> None:
-    """Reads all that ships, which takes 0.2 s: at the start, so that no message waits for it."""
-    for words in _LISTS.values():
-        words.shipped  # noqa: B018 (it is kept)
 
 
 def use_folder(folder: Path | None) -> None:
     """Adds a folder's lists to those that ship. Raises AppError `language_invalid`, and then nothing changes."""
-    found = dict.fromkeys(_LISTS.values())
+    found = {each: each.shipped for each in _LISTS.values()}
     if folder is not None and not folder.is_dir():
         raise _invalid(f"LANGUAGE_DIR={folder} is no folder. Correct it, or leave it out for the lists that ship.")
     for path in sorted(folder.glob("*.toml")) if folder else ():
@@ -85,7 +70,7 @@ def use_folder(folder: Path | None) -> None:
         except (OSError, ValueError) as error:
             raise _invalid(f"{path} cannot be used: {error}.") from error
     for each, read in found.items():
-        each.of_folder = read
+        each.now = read
 
 
 def _merged(shipped: Table, own: Table, siblings: Sequence[Table], words: WordList[Any]) -> dict[str, Any]:
