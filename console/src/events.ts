@@ -114,13 +114,17 @@ export function onFeed(reader: (event: FeedEvent) => void): () => void {
   return () => readers.delete(reader);
 }
 
+/** What the tabs of one user tell each other: that this one follows the feed now, or what it heard. */
+type Told = "follows" | Frame<FeedEvent>;
+
 /**
  * Follows the feed of this user, until what it returns is called. A browser opens six connections to a service, and a
  * stream takes one of them for as long as it lasts: a tab in the background follows it only until another tab is looked
  * at, and hears from that one what happens.
  */
 export function followFeed(user: string): () => void {
-  const tabs = new BroadcastChannel(`segue.feed.${user}`);
+  const tabs = new BroadcastChannel(`segue.feed.${new URL(".", document.baseURI).pathname}.${user}`);
+  const post = (told: Told): void => tabs.postMessage(told);
   let last = "";
   let following: AbortController | null = null;
   const tell = ({ id, event }: Frame<FeedEvent>): void => {
@@ -131,9 +135,10 @@ export function followFeed(user: string): () => void {
     for (let failures = 0; !signal.aborted; failures += 1) {
       try {
         for await (const frame of frames<FeedEvent>("GET", "/events", { headers: last ? { "Last-Event-ID": last } : {}, signal })) {
+          if (signal.aborted) return;
           failures = 0;
           tell(frame);
-          tabs.postMessage(frame);
+          post(frame);
         }
       } catch {
         if (!signal.aborted) await back();
@@ -142,7 +147,7 @@ export function followFeed(user: string): () => void {
     }
   };
   const take = (): void => {
-    tabs.postMessage(null);
+    post("follows");
     if (following !== null) return;
     following = new AbortController();
     void follow(following.signal);
@@ -152,9 +157,12 @@ export function followFeed(user: string): () => void {
     following = null;
   };
   const onShown = (): void => void (document.hidden || take());
-  tabs.onmessage = ({ data }: MessageEvent<Frame<FeedEvent> | null>) => {
-    if (data === null) document.hidden && leave();
-    else if (following === null && Number(data.id) > Number(last)) tell(data); // two windows tell the same
+  tabs.onmessage = ({ data }: MessageEvent<Told>) => {
+    if (data === "follows") {
+      if (document.hidden) leave();
+    } else if (following === null && (data.event.type === "replay_gap" || Number(data.id) > Number(last))) {
+      tell(data); // two windows tell the same; the place of a gap may be before what was heard
+    }
   };
   addEventListener("visibilitychange", onShown);
   take();

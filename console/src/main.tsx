@@ -1,4 +1,4 @@
-import { effect } from "@preact/signals";
+import { effect, untracked } from "@preact/signals";
 import { render } from "preact";
 import "./styles.css";
 import { App } from "./App";
@@ -15,7 +15,10 @@ readMe();
 sendUnsent();
 followTitle();
 followWaiting();
-effect(() => (user.value === null ? undefined : followFeed(user.value)));
+effect(() => {
+  const whose = user.value;
+  return whose === null ? undefined : untracked(() => followFeed(whose));
+});
 void show().then(() => {
   const root = document.getElementById("root");
   root?.replaceChildren(); // the shell that stood there while this was loaded

@@ -11,6 +11,13 @@ export const user = computed(() => me.value?.user ?? sessionStorage.getItem(USER
 export const isOps = (): boolean => me.value?.scopes.includes("ops") ?? false;
 
 export function readMe(): void {
+  let known = key.peek();
+  effect(() => {
+    if (key.value === known) return;
+    known = key.value;
+    sessionStorage.removeItem(USER); // it may be somebody else's
+    me.value = null;
+  });
   effect(() => {
     if (me.value !== null) sessionStorage.setItem(USER, me.value.user);
   });

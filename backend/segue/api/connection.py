@@ -50,6 +50,7 @@ class TimedConnection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_head = True
+        self._is_between_requests = True
         self._head_bytes = 0  # of the fields that the parser has passed on
         self._other_bytes = 0  # read so far, but for the body: part of a field, chunk extensions, line ends
         self._body_bytes = 0  # within one read
@@ -96,6 +97,7 @@ class TimedConnection(HttpToolsProtocol):
             self.transport.close()
             raise _Refused
         super().on_message_begin()
+        self._is_between_requests = False
         self._start_timer(self._read_timeout_s)
         self._in_head, self._head_bytes, self._other_bytes, self._unread_bytes = True, 0, 0, 0
 
@@ -116,7 +118,7 @@ class TimedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self.headers):
-            self._refuse(400, "Send a body without Upgrade.")  # its head came in parts
+            self._refuse(400, "Send a body without Upgrade.")  # its head came in parts, or behind another request
             raise _Refused
         self._in_head = False
         super().on_headers_complete()
@@ -128,7 +130,7 @@ class TimedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._stop_timer()
-        self._in_head, self._other_bytes = True, 0
+        self._in_head, self._is_between_requests, self._other_bytes = True, True, 0
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -141,10 +143,6 @@ class TimedConnection(HttpToolsProtocol):
     def send_400_response(self, _msg: str) -> None:
         if not self.transport.is_closing():  # uvicorn also calls this after _Refused
             self._refuse(400, _UNREADABLE)
-
-    @property
-    def _is_between_requests(self) -> bool:
-        return self._in_head and not self._other_bytes
 
     @property
     def _is_responding(self) -> bool:
@@ -165,8 +163,10 @@ class TimedConnection(HttpToolsProtocol):
             return
         if self._is_responding and (self._in_head or self.pipeline):
             self._start_timer(self._read_timeout_s)  # it belongs to the next request; an earlier one is being answered
-        elif self._is_between_requests or (not self._in_head and self.cycle.response_started):
-            self.transport.close()  # nothing was asked, as of one that a browser opens early; or it was answered unread
+        elif self._is_between_requests and not self._other_bytes:
+            self.transport.close()  # nothing was sent, as on one that a browser opens early
+        elif not self._in_head and self.cycle.response_started:  # before its body had arrived
+            self.transport.close()
         else:
             self._refuse(408, f"The request did not arrive whole within {self._read_timeout_s:g} seconds.")
 

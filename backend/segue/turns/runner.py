@@ -67,6 +67,7 @@ class UnstoredEnds:
         self._deps = deps
         self._wake = wake
         self._ends: list[RunEnd] = []
+        self._being_stored: list[RunEnd] = []
 
     async def add(self, end: RunEnd) -> bool:
         """Stores an end; returns False if it waits until Postgres can be used. One refused is an internal error."""
@@ -84,12 +85,17 @@ class UnstoredEnds:
 
     def has(self, session_id: str) -> bool:
         """Whether an end of a turn of the session is kept."""
-        return any(end.claim.key.session_id == session_id for end in self._ends)
+        return any(end.claim.key.session_id == session_id for end in (*self._being_stored, *self._ends))
 
     async def store(self) -> None:
         """Stores the ends that are kept, up to one that still cannot be: each may wait for a lock for seconds."""
-        while self._ends and await self.add(self._ends.pop(0)):
-            pass
+        is_stored = True
+        while self._ends and is_stored:
+            self._being_stored = [self._ends.pop(0)]
+            try:
+                is_stored = await self.add(self._being_stored[0])
+            finally:
+                self._being_stored = []
 
     async def _store(self, end: RunEnd) -> None:
         """Stores an end, then emits it to the readers of its turn."""

@@ -76,8 +76,8 @@ class TurnWorker:
         return Expected(Claimer(self._presence.worker, self._presence.lease_s), line, claim)
 
     def doubt(self, session_id: str, worker: str) -> None:
-        """Looks for a turn of the session that this process may have claimed by this name: the connection was lost
-        before the answer. Later than a lease from now recovery finds it anyway.
+        """Notes that this process may have claimed a turn of the session by this name: the connection was lost before
+        the answer. Later than a lease from now recovery finds it anyway.
         """
         names, _ = self._unheard.get(session_id, (set(), 0.0))
         self._unheard[session_id] = names | {worker}, time.monotonic() + self._presence.lease_s

@@ -74,7 +74,8 @@ async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
     in_pieces = set[object]()  # the items whose arguments have come so
     async for data in events(pieces):
         told = read_json(data) if data and _ARGUMENTS.encode() in data else {}
-        kind, item = told.get("type"), told.get("item_id")
+        told = told if isinstance(told, dict) else {}
+        kind, item = told.get("type"), (told.get("item_id"), told.get("output_index"))
         if kind == f"{_ARGUMENTS}.delta" and told.get("delta"):
             in_pieces.add(item)
         is_piece = kind == f"{_ARGUMENTS}.done" and item not in in_pieces
