@@ -156,24 +156,24 @@ class Blocker:
 
 
 class OutageLog:
-    """Logs what goes wrong again and again once, as `failed` with its reason, and its end as `over`."""
+    """Logs what goes wrong again and again, as `failed`, once for each reason, and its end as `over`."""
 
     def __init__(self, failed: str, over: str) -> None:
         self._failed, self._over = failed, over
-        self._said = ""
+        self._reasons: set[str] = set()  # that were logged since it last worked
 
     def fails(self, why: Exception | str) -> None:
         """An error that is no AppError is logged with its traceback."""
         fault = None if isinstance(why, AppError | str) else why
         reason = why.code if isinstance(why, AppError) else type(why).__name__ if fault else str(why)
-        if reason != self._said:
+        if reason not in self._reasons:
             log.warning(self._failed, reason=reason, exc_info=fault)
-        self._said = reason
+            self._reasons.add(reason)
 
     def works(self) -> None:
-        if self._said:
+        if self._reasons:
             log.info(self._over)
-        self._said = ""
+        self._reasons.clear()
 
     @contextmanager
     def logged(self) -> Iterator[None]:

@@ -69,7 +69,7 @@ class TurnService:
         recovering = recover_forever(
             self._deps, self._worker, self._presence, self.queue.send, lambda: self._takes_turns or self._redis.degraded
         )
-        work = {"leases": self._worker.keep_leases(), "recovery": recovering}
+        work = {"leases": self._worker.keep_leases(), "ends": self._worker.keep_ends(), "recovery": recovering}
         self._upkeep = [present, *(asyncio.create_task(each, name=name) for name, each in work.items())]
         return self
 

@@ -31,6 +31,16 @@ class Expected:
     claim: asyncio.Future[Claim | None]
 
 
+@dataclass(frozen=True, slots=True)
+class DoubtfulClaim:
+    """By one of these names this process may have claimed a turn of a session without hearing so. Of use until the
+    time `until` of the monotonic clock.
+    """
+
+    workers: frozenset[str]
+    until: float
+
+
 class TurnWorker:
     def __init__(self, deps: TurnDeps, presence: Presence) -> None:
         self._deps = deps
@@ -41,7 +51,7 @@ class TurnWorker:
         self._expecting: list[str] = []  # the owners of turns that are about to be accepted
         self._running: dict[str, TurnRun] = {}
         self._unstored = UnstoredEnds(deps, self.wake)
-        self._unheard: dict[str, tuple[set[str], float]] = {}  # by session: names of this process, and until when
+        self._doubtful: dict[str, DoubtfulClaim] = {}  # by session
         self._passed_over = False
         self._closed = False
 
@@ -79,8 +89,8 @@ class TurnWorker:
         """Notes that this process may have claimed a turn of the session by this name: the connection was lost before
         the answer. Later than a lease from now recovery finds it anyway.
         """
-        names, _ = self._unheard.get(session_id, (set(), 0.0))
-        self._unheard[session_id] = names | {worker}, time.monotonic() + self._presence.lease_s
+        workers = self._workers_doubted(session_id) | {worker}
+        self._doubtful[session_id] = DoubtfulClaim(workers, until=time.monotonic() + self._presence.lease_s)
 
     async def run_session(self, session_id: str) -> None:
         """Wakes the session. Returns when its line ends, or at once if it had one already."""
@@ -125,12 +135,21 @@ class TurnWorker:
             due = time.monotonic() - renewed >= self._presence.lease_s / 4 or worker != renewed_as
             with outage.logged():
                 await self._check_claims(worker, renew=due)
-                await self._unstored.store()
-                await self._wake_unheard()
+                await self._wake_doubtful()
                 renewed, renewed_as = (time.monotonic() if due else renewed), worker
             running = {turn_id: run.activity() for turn_id, run in self._running.items()}
             if long := {turn_id: activity for turn_id, activity in running.items() if activity is not None}:
                 await report_activity(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
+
+    async def keep_ends(self) -> None:
+        """Stores the ends that an outage kept from being stored: not beside the leases, since each may wait for a lock
+        for seconds. Never returns.
+        """
+        outage = OutageLog("ends_not_stored", "ends_stored")
+        while True:
+            await asyncio.sleep(CHECK_S)
+            with outage.logged():
+                await self._unstored.store()
 
     async def _drain(self, session_id: str, expected: asyncio.Future[Claim | None] | None = None) -> None:
         """A line. One that begins with an `expected` claim has its place already."""
@@ -173,10 +192,10 @@ class TurnWorker:
 
     async def _claim(self, session_id: str) -> Claim | None:
         """Returns None if the session has no queued turn, or if its owner is passed over for others who wait."""
-        worker, lease_s, unheard = self._presence.worker, self._presence.lease_s, self._unheard.get(session_id)
-        names = unheard[0] if unheard and not self._unstored.has(session_id) else set[str]()
-        served = [] if names else self._well_served()
-        claiming = partial(claims.claim_next, worker=worker, lease_s=lease_s, well_served=served, unheard=names)
+        worker, lease_s = self._presence.worker, self._presence.lease_s
+        doubted = frozenset[str]() if self._unstored.has(session_id) else self._workers_doubted(session_id)
+        served = [] if doubted else self._well_served()
+        claiming = partial(claims.claim_next, worker=worker, lease_s=lease_s, well_served=served, unheard=doubted)
         try:
             claim = await self._deps.database.write(claiming, session_id)
         except AppError as error:
@@ -184,17 +203,21 @@ class TurnWorker:
             self.doubt(session_id, worker)
             return None
         if claim is not None:
-            self._unheard.pop(session_id, None)
+            self._doubtful.pop(session_id, None)
         self._passed_over |= claim is None and bool(served)
         return claim
 
-    async def _wake_unheard(self) -> None:
+    def _workers_doubted(self, session_id: str) -> frozenset[str]:
+        doubtful = self._doubtful.get(session_id)
+        return doubtful.workers if doubtful is not None else frozenset()
+
+    async def _wake_doubtful(self) -> None:
         now = time.monotonic()
-        self._unheard = {session: each for session, each in self._unheard.items() if now < each[1]}
-        if not self._unheard:
+        self._doubtful = {session: claim for session, claim in self._doubtful.items() if now < claim.until}
+        if not self._doubtful:
             return
-        names = set[str]().union(*(names for names, _ in self._unheard.values()))
-        for session_id in await self._deps.database.read(claims.sessions_claimed, self._unheard, unheard=names):
+        workers = frozenset[str]().union(*(claim.workers for claim in self._doubtful.values()))
+        for session_id in await self._deps.database.read(claims.sessions_claimed, self._doubtful, unheard=workers):
             self.wake(session_id)
 
     async def _wake_passed_over(self) -> None:
