@@ -120,13 +120,16 @@ type Told = "follows" | Frame<FeedEvent>;
 /**
  * Follows the feed of this user, until what it returns is called. A browser opens six connections to a service, and a
  * stream takes one of them for as long as it lasts: a tab in the background follows it only until another tab is looked
- * at, and hears from that one what happens.
+ * at, and hears from that one what happens. The one that follows holds a lock, which the next in line gets when that
+ * tab is closed; only pages of a secure context have locks.
  */
 export function followFeed(user: string): () => void {
-  const tabs = new BroadcastChannel(`segue.feed.${new URL(".", document.baseURI).pathname}.${user}`);
+  const name = `segue.feed.${new URL(".", document.baseURI).pathname}.${user}`;
+  const tabs = new BroadcastChannel(name);
   const post = (told: Told): void => tabs.postMessage(told);
   let last = "";
-  let following: AbortController | null = null;
+  let isFollowing = false;
+  let turn = new AbortController();
   const tell = ({ id, event }: Frame<FeedEvent>): void => {
     last = id;
     for (const reader of [...readers]) reader(event);
@@ -146,21 +149,29 @@ export function followFeed(user: string): () => void {
       await pause(Math.min(500 * 2 ** failures, 15_000));
     }
   };
+  /** Follows at once, or when no other tab holds the lock. */
+  const request = (steal: boolean): void => {
+    turn.abort();
+    const { signal } = (turn = new AbortController());
+    isFollowing = steal;
+    const hold = async (): Promise<void> => {
+      if (signal.aborted) return;
+      isFollowing = true;
+      await follow(signal);
+    };
+    const locks = navigator.locks as LockManager | undefined;
+    if (locks !== undefined) locks.request(name, steal ? { steal } : { signal }, hold).catch(() => {});
+    else if (steal) void hold();
+  };
   const take = (): void => {
     post("follows");
-    if (following !== null) return;
-    following = new AbortController();
-    void follow(following.signal);
-  };
-  const leave = (): void => {
-    following?.abort();
-    following = null;
+    if (!isFollowing) request(true);
   };
   const onShown = (): void => void (document.hidden || take());
   tabs.onmessage = ({ data }: MessageEvent<Told>) => {
     if (data === "follows") {
-      if (document.hidden) leave();
-    } else if (following === null && (data.event.type === "replay_gap" || Number(data.id) > Number(last))) {
+      if (document.hidden) request(false);
+    } else if (!isFollowing && (data.event.type === "replay_gap" || Number(data.id) > Number(last))) {
       tell(data); // two windows tell the same; the place of a gap may be before what was heard
     }
   };
@@ -168,7 +179,7 @@ export function followFeed(user: string): () => void {
   take();
   return () => {
     removeEventListener("visibilitychange", onShown);
-    leave();
+    turn.abort();
     tabs.close();
   };
 }

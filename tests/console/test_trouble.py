@@ -336,6 +336,9 @@ async def test_a_browser_with_many_tabs_opens_the_next_one_and_all_hear_what_hap
         for tab in tabs:
             await tab.sees("Told to all")
         await tabs.pop().page.close()
+        await first.page.request.post(f"{first.url}/sessions", data={"title": "Told by the next in line"})
+        for tab in tabs:
+            await tab.sees("Told by the next in line")
         await first.page.evaluate(hide, arg=False)
         await first.page.evaluate("dispatchEvent(new Event('visibilitychange'))")
         await first.page.request.post(f"{first.url}/sessions", data={"title": "Told by the first"})
