@@ -90,14 +90,12 @@ async def test_redis_lost_in_the_middle_of_turns_costs_nobody_an_answer(
 class Load:
     """Clients that keep talking, each in a session of its own, and what they were answered."""
 
-    sessions: list[str] = field(default_factory=list)
+    sessions: list[str]
     answers: list[httpx2.Response] = field(default_factory=list)
     answered: asyncio.Condition = field(default_factory=asyncio.Condition)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def talk(self, client: Client) -> None:
-        session = await client.new_session()
-        self.sessions.append(session)
+    async def talk(self, client: Client, session: str) -> None:
         while not self.stopped.is_set():
             self.answers.append(await client.send(session, "under load"))
             async with self.answered:
@@ -114,10 +112,10 @@ async def test_postgres_killed_under_load_is_a_503_for_who_asks_and_fails_no_tur
     site: Site, here: Client, there: Client
 ) -> None:
     site.provider.always("under load", says("Carried."))
-    load = Load()
+    load = Load([await here.new_session() for _ in range(8)])
     async with asyncio.TaskGroup() as talking:
-        for number in range(8):
-            talking.create_task(load.talk((here, there)[number % 2]))
+        for number, session in enumerate(load.sessions):
+            talking.create_task(load.talk((here, there)[number % 2], session))
         await load.hears(200)
         async with site.down("postgres"):
             await load.hears(503)
