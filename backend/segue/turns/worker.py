@@ -33,12 +33,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulClaim:
-    """By one of these names this process may have claimed a turn of a session without hearing so. Of use until the
-    time `until` of the monotonic clock.
-    """
+    """The names by which this process may have claimed a turn of a session without hearing so, and for how long."""
 
-    workers: frozenset[str]
-    until: float
+    workers: frozenset[str] = frozenset()
+    until: float = 0.0  # by the monotonic clock
 
 
 class TurnWorker:
@@ -89,7 +87,7 @@ class TurnWorker:
         """Notes that this process may have claimed a turn of the session by this name: the connection was lost before
         the answer. Later than a lease from now recovery finds it anyway.
         """
-        workers = self._workers_doubted(session_id) | {worker}
+        workers = self._doubtful.get(session_id, DoubtfulClaim()).workers | {worker}
         self._doubtful[session_id] = DoubtfulClaim(workers, until=time.monotonic() + self._presence.lease_s)
 
     async def run_session(self, session_id: str) -> None:
@@ -193,9 +191,9 @@ class TurnWorker:
     async def _claim(self, session_id: str) -> Claim | None:
         """Returns None if the session has no queued turn, or if its owner is passed over for others who wait."""
         worker, lease_s = self._presence.worker, self._presence.lease_s
-        doubted = frozenset[str]() if self._unstored.has(session_id) else self._workers_doubted(session_id)
-        served = [] if doubted else self._well_served()
-        claiming = partial(claims.claim_next, worker=worker, lease_s=lease_s, well_served=served, unheard=doubted)
+        doubtful = None if self._unstored.has(session_id) else self._doubtful.get(session_id)
+        served, unheard = (self._well_served(), ()) if doubtful is None else ([], doubtful.workers)
+        claiming = partial(claims.claim_next, worker=worker, lease_s=lease_s, well_served=served, unheard=unheard)
         try:
             claim = await self._deps.database.write(claiming, session_id)
         except AppError as error:
@@ -207,16 +205,12 @@ class TurnWorker:
         self._passed_over |= claim is None and bool(served)
         return claim
 
-    def _workers_doubted(self, session_id: str) -> frozenset[str]:
-        doubtful = self._doubtful.get(session_id)
-        return doubtful.workers if doubtful is not None else frozenset()
-
     async def _wake_doubtful(self) -> None:
         now = time.monotonic()
         self._doubtful = {session: claim for session, claim in self._doubtful.items() if now < claim.until}
         if not self._doubtful:
             return
-        workers = frozenset[str]().union(*(claim.workers for claim in self._doubtful.values()))
+        workers = {worker for claim in self._doubtful.values() for worker in claim.workers}
         for session_id in await self._deps.database.read(claims.sessions_claimed, self._doubtful, unheard=workers):
             self.wake(session_id)
 

@@ -165,10 +165,7 @@ def with_live_key(options: ProviderOptions) -> list[RequestHook]:
 
 
 def guarded(
-    refusals: RefusalReader,
-    max_answer_bytes: int,
-    before: Sequence[RequestHook] = (),
-    rewritten: Rewrite | None = None,
+    refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = (), rewritten: Rewrite | None = None
 ) -> dict[str, Any]:
     """Returns arguments for httpx2's AsyncClient, whose requests raise ModelFailure too. Send them with UNPACKED.
     `rewritten` returns the events of an answer as a library reads them.
