@@ -195,8 +195,8 @@ async def test_turns_that_cannot_end_keep_no_lease_of_another_from_being_renewed
         async with others.database.transaction():
             await others.database.execute("LOCK TABLE tool_calls IN EXCLUSIVE MODE")
             gone_on.set()
-            long = "SELECT lease_until > started_at + interval '15 s' FROM turns WHERE session_id = $1"
-            await until(lambda: stores.database.fetchval(long, thinking))
+            long = "SELECT lease_until > started_at + make_interval(secs => $2) FROM turns WHERE session_id = $1"
+            await until(lambda: stores.database.fetchval(long, thinking, 2 * LEASE_S))
         thought.set()
         assert (await client.ended(thinking))[0]["attempts"] == 1
         assert {(await client.ended(session))[0]["status"] for session in failing} == {"failed"}
