@@ -47,8 +47,8 @@ class OutageCause:
 _ROWS = tomllib.loads(files("segue.db").joinpath("outages.toml").read_text("utf-8"))
 POSTGRES = {name: OutageCause(name, **row) for name, row in _ROWS["postgres"].items()}
 REDIS = {name: OutageCause(name, **row) for name, row in _ROWS["redis"].items()}
-_NAMED = ("failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
-FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (POSTGRES[name] for name in _NAMED)
+_NAMED = ("conflict", "failing", "locked", "lost", "pooler", "read_only", "refused", "tls")
+CONFLICT, FAILING, LOCKED, LOST, POOLER, READ_ONLY, REFUSED, TLS = (POSTGRES[name] for name in _NAMED)
 _BY_STATE: Final = {state: cause for cause in POSTGRES.values() for state in cause.states}
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
     gaierror: POSTGRES["unknown_host"],
