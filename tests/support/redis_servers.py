@@ -124,12 +124,16 @@ async def tls_server(folder: Path) -> AsyncIterator[str]:
 
 
 def certify(folder: Path) -> None:
-    """Makes `server.pem` and `server.key` for localhost and 127.0.0.1, and `authority.pem`, which has signed it."""
+    """Makes `server.pem` and `server.key` for localhost and 127.0.0.1, and `authority.pem`, which has signed it. From
+    Python 3.13 on a certificate has to say what it is for.
+    """
     authority = ("-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", "authority.key", "-out", "authority.pem")
-    _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", *authority)
-    signed = ("-CA", "authority.pem", "-CAkey", "authority.key", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", *authority, "-addext", "keyUsage=critical,keyCertSign")
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE")
     made = ("-x509", "-days", "2", "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.pem")
-    _openssl(folder, "req", "-newkey", "rsa:2048", "-nodes", *made, *signed)
+    _openssl(
+        folder, "req", "-newkey", "rsa:2048", "-nodes", *made, "-CA", "authority.pem", "-CAkey", "authority.key", *names
+    )
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
