@@ -79,7 +79,7 @@ class Bound(Given):
         return is_meant and self._allows(value) and (is_free or is_due or is_users(origin))
 
     def _allows(self, value: object) -> bool:
-        """Returns whether it is a value that the bound allows, whoever said it."""
+        """Returns whether the bound allows this value. Where the value is from is not looked at here."""
         if self.equals is not None and not _same(value, self.equals):
             return False
         if self.one_of is not None and not any(_same(value, each) for each in self.one_of):

@@ -69,31 +69,27 @@ class UnstoredEnds:
         self._ends: list[RunEnd] = []
         self._being_stored: list[RunEnd] = []
 
-    async def add(self, end: RunEnd) -> bool:
-        """Stores an end; returns False if it waits until Postgres can be used. One refused is an internal error."""
+    async def add(self, end: RunEnd) -> None:
+        """Stores an end, or keeps it until Postgres can be used. One that Postgres refuses is an internal error."""
         try:
             await self._store(end)
         except AppError:
             self._ends.append(end)
-            return False
         except StatementError as refused:  # as it would be again; if the other one is too, recovery ends the turn
             log.warning("end_refused", turn_id=end.claim.key.turn_id, error=type(refused.orig).__name__)
             if end.error is None or end.error.code != "internal_error":
-                internal = turn_errors.of("internal_error")
-                return await self.add(replace(end, error=internal, timeline=RunTimeline(), said=None))
-        return True
+                await self.add(replace(end, error=turn_errors.of("internal_error"), timeline=RunTimeline(), said=None))
 
     def has(self, session_id: str) -> bool:
         """Whether an end of a turn of the session is kept."""
         return any(end.claim.key.session_id == session_id for end in (*self._being_stored, *self._ends))
 
     async def store(self) -> None:
-        """Stores the ends that are kept, up to one that still cannot be: each may wait for a lock for seconds."""
-        is_stored = True
-        while self._ends and is_stored:
+        """Tries once more to store each end that is kept: one may wait for a lock for seconds."""
+        for _ in range(len(self._ends)):
             self._being_stored = [self._ends.pop(0)]
             try:
-                is_stored = await self.add(self._being_stored[0])
+                await self.add(self._being_stored[0])
             finally:
                 self._being_stored = []
 

@@ -76,7 +76,8 @@ def binary(*programs: tuple[str, str]) -> Path:
         for root in (spec and spec.submodule_search_locations) or []:
             if found := next(Path(root).glob(pattern), None):
                 return found
-    raise failure("no_program", package=package, program=Path(pattern).name)
+    names = " or ".join(package for package, _ in programs)
+    raise failure("no_program", package=names, program=Path(programs[0][1]).name)
 
 
 def start(server: Server) -> None:
