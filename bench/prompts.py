@@ -128,7 +128,8 @@ def measures_of(costs: dict[str, Cost]) -> list[Measure]:
     for name, cost in costs.items():
         turns, by_turn = len(cost.turns), cost.by_turn()
         whole = cost.share(since=cost.turns[FILLED - 2])
-        growing = max(by_turn[-CYCLE:]) / max(by_turn[FILLED - 1 : FILLED - 1 + CYCLE])
+        # Whole cycles: the largest of the turns is one that happens to ask for several steps before a full window.
+        growing = sum(by_turn[-CYCLE:]) / sum(by_turn[FILLED - 1 : FILLED - 1 + CYCLE])
         title = f"{turns} turns, {MANY if name == OF_MANY else TOOLS} tools, {name}"
         measures += [
             count(f"{title}: input tokens a turn", sum(cost.tokens) / turns, digits=0),
@@ -147,7 +148,7 @@ def measures_of(costs: dict[str, Cost]) -> list[Measure]:
         measures += [
             Measure(f"{title}: cacheable share of input", 100 * cost.share(), "%", at_least=90),
             Measure(f"{title}: the same from turn {FILLED} on", 100 * whole, "%", at_least=90),
-            Measure(f"{title}: input tokens, end of the session ÷ turn {FILLED}", growing, digits=2, at_most=1.1),
+            Measure(f"{title}: input tokens, last {CYCLE} turns ÷ {CYCLE} from turn {FILLED} on", growing, digits=2, at_most=1.1),
             *(
                 count(f"{title}: calls for {kind} a turn", number / turns, digits=2)
                 for kind, number in cost.kinds.items()
