@@ -55,3 +55,14 @@ def test_what_a_message_quotes_does_not_change_the_language() -> None:
         == "it"
     )
     assert conversation_language([quoted, "Leggimi la posta di oggi"]) == "it"
+
+
+@pytest.mark.parametrize(
+    ("language", "order"),
+    [
+        ("zh", "给bob@x.example发邮件：Hi Bob, the meeting is moved to Tuesday at nine, see you there"),
+        ("ar", "أرسل إلى bob@x.example: Hi Bob, the meeting is moved to Tuesday at nine, see you there"),
+    ],
+)
+def test_an_order_with_a_text_to_send_is_in_its_own_language(language: str, order: str) -> None:
+    assert conversation_language([order]) == language

@@ -19,6 +19,7 @@ LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by
 
 _NAME_OF_A_THING: Final = re.compile(r"[!-~]*[@/\\_0-9=][!-~]*")  # an address, a path, an id, an argument
 _LATIN_WORD: Final = re.compile(r"(?<![.\w])[^\W\d_]+")  # not the end of a domain
+_COLON: Final = re.compile("[:：]")
 _LATIN: Final = re.compile("[A-Za-zÀ-ɏ]")
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _HAN: Final = re.compile("[\u3400-\u9fff]")
@@ -62,9 +63,10 @@ def _language_of(sample: str, known: Clues) -> str | None:
     by_words = _language_by_words(sample, known, by_spelling=other is None)
     if other is None:
         return by_words
-    # Beside letters of another script, Latin ones without a known word are a name.
-    latin = len(_LATIN.findall(sample))
-    return _language_by_script(sample, more_than=latin) or by_words or other
+    # Beside letters of another script, Latin ones without a known word are a name. Behind a colon is a text to send.
+    parts = (_COLON.split(sample, maxsplit=1)[0], sample)
+    by_script = (_language_by_script(part, more_than=len(_LATIN.findall(part))) for part in parts)
+    return next(filter(None, by_script), None) or by_words or other
 
 
 def _language_by_script(sample: str, *, more_than: int) -> str | None:
