@@ -237,10 +237,11 @@ async def test_the_planner_has_the_same_tools_and_looks_for_more(many: Settings,
     looks = [{"id": 1, "description": "Weather", "tool": "find_tools", "args": {"query": "forecast for a place"}}]
     plan = [{"id": 1, "description": "Weather", "tool": "mcp_weather_in", "args": {"query": "Rome"}}]
     plan.append({"id": 2, "description": "Tell", "tool": None, "args": None})
+    plan.append({"id": 3, "description": "Weather", "tool": "mcp_weather_in", "args": {"query": "Oslo"}})
     provider.will(planned(looks), planned(plan), says("It is told."), says("All done."))
     async with served(many) as client:
         answer = await client.chat(await client.new_session(), "First look at itm-1, then tell me about it")
-    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete"]
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete"] * 3
     asked, again, *rest = map(names, provider.requests)
     assert "mcp_weather_in" not in asked
     assert [each == asked for each in (again, *rest)] == [True] * (1 + len(rest))

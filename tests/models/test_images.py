@@ -70,6 +70,7 @@ async def test_a_plan_shows_the_images_of_its_steps(settings: Settings, provider
     steps = [
         {"id": 1, "description": "Load the photo", "tool": "photo", "args": {"of": "Rossi"}},
         {"id": 2, "description": "Say what it shows", "tool": None},
+        {"id": 3, "description": "Look it up", "tool": "echo", "args": {"n": 1}},
     ]
     async with running(settings) as client:
         session = await client.new_session()

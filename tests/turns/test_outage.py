@@ -106,6 +106,7 @@ async def test_a_plan_goes_on_after_an_outage_in_each_of_its_steps(
     steps = [
         {"id": 1, "description": "Stamp", "tool": "mcp_stamp_item", "args": {"item_id": "itm-1"}},
         {"id": 2, "description": "Write a note", "tool": None},
+        {"id": 3, "description": "Look", "tool": "mcp_find_items", "args": {"query": "Rossi"}},
     ]
     provider.will(planned(steps), writes_meanwhile, says("All done."))
     session = await client.new_session()
@@ -117,7 +118,7 @@ async def test_a_plan_goes_on_after_an_outage_in_each_of_its_steps(
     answer = await waiting
     await asyncio.gather(*outages)
     assert answer["message"]["content"] == "All done."
-    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "complete"]
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete"] * 3
     assert shelf.effects == ["stamp itm-1"]
 
 

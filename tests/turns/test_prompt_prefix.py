@@ -18,6 +18,7 @@ ECHO = ("echo", {"text": "è 好", "id": "eml-1a2b3c"})
 STEPS: list[dict[str, Any]] = [
     {"id": 1, "description": "Look", "tool": "echo", "args": {"id": "itm-1"}},
     {"id": 2, "description": "Tell", "tool": None, "args": None},
+    {"id": 3, "description": "Look again", "tool": "echo", "args": {"id": "itm-2"}},
 ]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts
 from segue.agent.call_approval import find_origins, who_decides
-from segue.agent.state import TurnContext, TurnState, Update, language_of
+from segue.agent.state import TurnContext, TurnState, Update, language_of, running_plan
 from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
 from segue.domain.approval_rule import WaitsFor
 from segue.domain.events import CallStarted, PlanChanged
@@ -22,6 +22,7 @@ from segue.domain.tool import definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
 from segue.models.reply import Reply, opaque_parts
 from segue.plans import store
+from segue.plans.asked_words import offer_in
 from segue.plans.store import StoredPlan
 from segue.tools.normalize import clean
 from segue.tools.summaries import one_line
@@ -84,7 +85,7 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
         call_id = page_call_id(stored.plan.id, version, step.id)
         context.emit(CallStarted(RequestedCall(call_id, step.tool or "", step.args or {}), ""))
     asked_for = await question(turn, stored, unseen=calls[0].unseen)
-    return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text, asked_for)))}
+    return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text or turn.account, asked_for)))}
 
 
 def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
@@ -211,14 +212,22 @@ def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
 
 
 def _wanted(turn: TurnCalls) -> str:
-    """Returns what the user wants, in their words: behind a button what the plan was for."""
-    decided = turn.state["decided_plan"]
-    return "\n".join([decided.plan.goal if decided else turn.state["message"], *prompts.steers_in(turn.conversation)])
+    """Returns what the user wants, in their words: behind a button or a plain yes what it answered."""
+    state, plan = turn.state, _answered_plan(turn.state)
+    offer = offer_in(state["answered"]) if state["acknowledgement"].verdict == "confirm" else None
+    return "\n".join([plan.goal if plan else offer or state["message"], *prompts.steers_in(turn.conversation)])
 
 
 def _origin(state: TurnState) -> str:
     """Returns the id of the message that says so."""
-    return state["decided_plan"].plan.origin_message_id if state["decided_plan"] else state["message_id"]
+    plan = _answered_plan(state)
+    return plan.origin_message_id if plan else state["message_id"]
+
+
+def _answered_plan(state: TurnState) -> Plan | None:
+    if state["decided_plan"] is not None:
+        return state["decided_plan"].plan
+    return running_plan(state) if state["acknowledgement"].verdict == "confirm" else None
 
 
 def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:

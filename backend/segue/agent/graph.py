@@ -66,7 +66,9 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
             return {"answer": answer, "answer_id": emit_message(context, answer, started), "is_structured": True}
     postscript, left_waiting = state.get("postscript"), state.get("left_waiting")
     if left_waiting is not None and touched is not None and touched.plan.id != left_waiting.plan.id:
-        postscript = plan_messages.superseded(left_waiting.plan, language_of(state))
+        kept = [(step.tool, step.args) for step in touched.plan.steps]
+        is_kept = all((step.tool, step.args) in kept for step in left_waiting.plan.waiting_steps)
+        postscript = None if is_kept else plan_messages.superseded(left_waiting.plan, language_of(state))
     if problem is None and not is_asking:
         was_heard = started is not None and started.chars > 0
         answer, corrections = await without_false_claims(context, state, answer, was_heard=was_heard)

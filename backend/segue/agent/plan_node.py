@@ -23,7 +23,7 @@ from segue.domain.tool import Effect
 from segue.domain.user_request import UserRequest
 from segue.language.utterance import own_words
 from segue.plans import store
-from segue.plans.acknowledgement import NEVER_A_YES, POSTPONES, Acknowledgement, chosen_of
+from segue.plans.acknowledgement import NEVER_A_YES, NOT_BEFORE, POSTPONES, Acknowledgement, chosen_of
 from segue.plans.asked_words import offer_in
 from segue.plans.policy import should_plan
 from segue.plans.store import StalePlan, StoredPlan
@@ -136,11 +136,10 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
     """Reads the message as an answer to the waiting plan."""
     update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
-    if state["acknowledgement"].rule in POSTPONES:  # the next yes is for it
-        update["acknowledgement"] = replace(state["acknowledgement"], verdict="none")
-        return update | await _leave_waiting(context, stored, plan_messages.waits(stored, language_of(state)))
-    if stored.plan.waiting_step is not None and stored.plan.waiting_step.asks is not None:
-        asks = stored.plan.waiting_step.asks
+    asks = stored.plan.waiting_step.asks if stored.plan.waiting_step is not None else None
+    if state["acknowledgement"].rule in POSTPONES:
+        return update | await _postpone(context, state, stored, may_change=asks is None)
+    if asks is not None:
         return update | await _answer_asking(context, state, stored, asks, was_seen=was_seen)
     read, chosen = await _read_reply(context, state, stored.plan)
     may_approve = was_seen and stored.plan.waits_for is None and await _is_enough(context, state, stored, read)
@@ -154,6 +153,16 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
             return update | await _amend(context, state, stored, read, may_approve=may_approve)
         case "none":
             return update | await _answer_something_else(context, state, stored)
+
+
+async def _postpone(context: TurnContext, state: TurnState, stored: StoredPlan, *, may_change: bool) -> Update:
+    """The plan waits, and the next yes is for it, unless the message changes it: `wait, make it 9 pm`."""
+    read = state["acknowledgement"]
+    if may_change and read.rule == NOT_BEFORE and await classify_reply(context, state, stored.plan) == "amend":
+        read = replace(read, verdict="amend", rule="model_amend")
+        return {"acknowledgement": read} | await _amend(context, state, stored, read, may_approve=False)
+    waits = await _leave_waiting(context, stored, plan_messages.waits(stored, language_of(state)))
+    return {"acknowledgement": replace(read, verdict="none")} | waits
 
 
 async def _read_reply(
@@ -225,7 +234,11 @@ async def _decide(
     """`given` is what `store.decide` takes beside the decision: an `answer`, or the `chosen` steps."""
     turn_id, now = context.turn.turn_id, context.clock()
     decided = await context.transact(store.decide, stored, decision, turn_id=turn_id, now=now, **given)
-    return _run(decided) if decided.plan.status == "active" else _close(decided, state)
+    if decided.plan.status == "active":
+        return _run(decided)
+    if state["acknowledgement"].added:  # `no, send it to Sara`
+        return {"touched_plan": decided, "plan_runs": False, "note": TEXTS["rejected"]}
+    return _close(decided, state)
 
 
 async def _amend(
@@ -244,7 +257,9 @@ async def _amend(
     wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
     amended = replace_open_steps(stored.plan, wanted)
     done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
-    is_approved = read.carries_yes and may_approve and _differ_in_words_of(own_words(state["message"]), wanted, before)
+    # Of the steps that were asked about: what follows them is asked about when it comes (`yes, and then mail it`).
+    is_same = _differ_in_words_of(own_words(state["message"]), wanted[:waiting], before[:waiting])
+    is_approved = read.carries_yes and may_approve and is_same
     turn_id, changed = context.turn.turn_id, replace(stored, opaque=None, answers=())  # which are of the old calls
     grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
     stored = await context.transact(store.swap, changed, amended, taken_on_by=turn_id, grant=grant, tool_hash=tool_hash)

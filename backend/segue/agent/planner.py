@@ -63,7 +63,9 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
             await context.cache.set_listed(key, text, listing=plans_of_owner_key(context.owner), ttl_s=600)
         return text
 
-    return await _steps(context, state, ask)
+    steps = await _steps(context, state, ask)
+    acting = (step.id for step in steps if step.tool or step.requires_confirmation)
+    return steps[: max(acting, default=0)]  # what is only written behind them is the answer
 
 
 async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tuple[Step, ...]:

@@ -158,7 +158,7 @@ def plan_block(plan: Plan) -> str:
         asks = replace(step.asks, schema=None) if step.asks else None
         known = asdict(replace(step, args_origin=None, asks=asks))
         args = {"args": clipped(described(step.args)[0], MAX_STEP_ARGS_CHARS)} if step.args else {}
-        steps.append({name: value for name, value in known.items() if value not in (None, False)} | args)
+        steps.append({name: value for name, value in known.items() if value not in (None, False, "self")} | args)
     return fenced_json(f"Goal: {plan.goal}", *steps)
 
 

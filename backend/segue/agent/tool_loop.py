@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent import prompts
+from segue.agent import plan_messages, prompts
 from segue.agent.approval_requests import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
 from segue.agent.call_approval import agreement_in
 from segue.agent.plan_executor import execute_plan
@@ -155,6 +155,7 @@ async def _run_plan(turn: TurnCalls) -> Update:
     if run.plan.status != "waiting":
         if not run.steered:
             turn.add_note(prompts.with_plan(f"{prompts.TEXTS['carried_out']} {run.plan.status}:", run.plan))
+            turn.account = plan_messages.ended(run.plan, language_of(turn.state))
         update = await _ask_and_call(turn, has_acted=not run.steered)
         return {"touched_plan": run.stored, "plan_runs": not run.steered, **update}
     blocked = blocked_tools(turn, run.plan)

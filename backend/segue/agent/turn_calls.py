@@ -141,6 +141,7 @@ class TurnCalls:
     asking: StoredPlan | None = None
     by_page: set[str] = field(default_factory=set)
     found: list[Source] = field(default_factory=list)
+    account: str = ""
 
     @property
     def recorded(self) -> list[ToolCall]:

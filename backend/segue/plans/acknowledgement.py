@@ -42,7 +42,8 @@ MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
 WEAK: Final = frozenset({"praise", "praise_of_a_deed", "fact", "statement", "understood", "no_elsewhere"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
-POSTPONES: Final = frozenset({"later", "not_before"})  # rules whose no leaves the plan waiting
+NOT_BEFORE: Final = "not_before"
+POSTPONES: Final = frozenset({"later", NOT_BEFORE})  # rules whose no leaves the plan waiting
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
 TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
@@ -102,7 +103,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
         is_quotation = whole.found.rule in ("more_than_a_reply", "nothing_decided")
         return replace(whole.found, rule="quoted") if is_quotation else whole.found
     if whole.found.verdict == "reject" or whole.found.strength == "strong":
-        return whole.found
+        return replace(whole.found, added=whole.added) if whole.found.verdict == "reject" else whole.found
     return _by_sentence(text, whole, question)
 
 
@@ -329,7 +330,7 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("doubt", "none", lambda r: r.has("doubt") and not r.has("no", "stop", "later")),
     ("reported", "none", lambda r: r.has("reported") and r.opening != "no"),
     ("later", "reject", lambda r: r.has("later") and r.kinds <= WAITS),
-    ("not_before", "reject", lambda r: r.opening == "later" and r.added <= MOST_IN_AN_ORDER and r.kinds <= WAITS_UNTIL),
+    (NOT_BEFORE, "reject", lambda r: r.opening == "later" and r.added <= MOST_IN_AN_ORDER and r.kinds <= WAITS_UNTIL),
     ("no_with_a_reason", "reject", lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
     (
         "no_with_a_change",
@@ -337,12 +338,12 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
         lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
     ),
     ("no_and_go_ahead", "none", lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel")),
-    ("no", "reject", lambda r: r.has("no") and not r.added),
+    ("no", "reject", lambda r: r.has("no") and not r.added and not r.asks),
     ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
-    ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan),
+    ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan and not r.asks),
     ("past", "none", lambda r: r.has("past")),
     ("question_with_a_detail", "none", lambda r: r.has("question") and r.has(*CHANGES)),
-    ("negated", "reject", lambda r: r.has("negator") and r.is_whole),
+    ("negated", "reject", lambda r: r.has("negator") and r.is_whole and not r.asks),
     ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
     ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
     ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),

@@ -8,7 +8,7 @@ import pytest
 
 from segue.config import Settings
 from tests.support.logs import until
-from tests.support.plans import ASK, deletion, offered, planned
+from tests.support.plans import ASK, THREE_STEPS, deletion, offered, planned
 from tests.support.provider import Provider, calls, completion, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
@@ -58,7 +58,8 @@ async def test_a_second_yes_to_a_plan_that_is_over_is_no_order_to_do_it_again(
     provider: Provider,
     effects: list[str],
 ) -> None:
-    session, _ = await offered(client, provider, [deletion(1), {"id": 2, "description": "Tell", "tool": None}])
+    tell = {"id": 2, "description": "Tell", "tool": None}
+    session, _ = await offered(client, provider, [deletion(1), tell, THREE_STEPS[0] | {"id": 3}])
     provider.will(says("told"), says("Gone."), says("It is gone already."))
     await asyncio.gather(client.chat(session, "ok"), client.chat(session, "ok"))
     assert effects == ["delete itm-1"]

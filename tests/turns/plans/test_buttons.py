@@ -34,6 +34,7 @@ from tests.support.sweeps import first
 
 STAMP = {"id": 1, "description": "Stamp it", "tool": "mcp_stamp_item", "args": {"item_id": "itm-1"}}
 THOUGHT = {"id": 2, "description": "Think", "tool": None}
+LOOK = THREE_STEPS[0] | {"id": 3}
 THINK = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
 
 ONE_WAITS = """SELECT count(*) > 0 FROM pg_stat_activity
@@ -93,7 +94,7 @@ async def told_of_the_step(client: Client, session: str, waiting: asyncio.Task[h
 async def test_a_turn_that_is_cancelled_in_the_step_that_was_approved_says_that_it_may_have_run(
     client: Client, provider: Provider, shelf: Shelf, way: str
 ) -> None:
-    session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    session, asked = await offered(client, provider, [STAMP, THOUGHT, LOOK])
     waiting = asyncio.create_task(agree(client, session, asked, way))
     await shelf.wait_for("stamp itm-1")
     assert await told_of_the_step(client, session, waiting) == "unknown"
@@ -106,7 +107,7 @@ async def test_a_turn_that_is_cancelled_after_the_step_that_was_approved_says_th
     client: Client, provider: Provider, shelf: Shelf, way: str
 ) -> None:
     shelf.go.set()
-    session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    session, asked = await offered(client, provider, [STAMP, THOUGHT, LOOK])
     let_go = asyncio.Event()
 
     async def thinks(_: object) -> Response:
@@ -126,7 +127,7 @@ async def test_a_step_that_begins_while_another_process_ends_its_cancelled_turn_
 ) -> None:
     settings.mcp_config.write_text(json.dumps({"mcpServers": {"shelf": {"url": shelf.url}}}))
     async with running(settings) as client:
-        session, asked = await offered(client, provider, [STAMP, THOUGHT])
+        session, asked = await offered(client, provider, [STAMP, THOUGHT, LOOK])
     async with running(settings, takes_turns=False) as client, looking_into(settings) as stores:
         pressed = asyncio.create_task(press(client, session, "confirm", asked["plan"]["version"]))
         await until(partial(stores.database.fetchval, "SELECT status = 'queued' FROM turns ORDER BY seq DESC LIMIT 1"))
@@ -159,7 +160,7 @@ async def test_a_yes_that_is_cancelled_before_its_turn_begins_says_that_nothing_
     client: Client, provider: Provider, shelf: Shelf
 ) -> None:
     shelf.go.set()
-    session, asked = await offered(client, provider, [STAMP, THOUGHT])
+    session, asked = await offered(client, provider, [STAMP, THOUGHT, LOOK])
     let_go = asyncio.Event()
 
     async def thinks(_: object) -> Response:

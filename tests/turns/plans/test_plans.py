@@ -297,7 +297,8 @@ async def test_what_the_steps_did_is_told_even_if_the_model_cannot_be_reached_fo
 async def test_a_step_that_the_model_does_not_answer_after_others_ran_waits_and_what_ran_is_told(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
-    steps = [THREE_STEPS[1] | {"id": 1, "args": {"item_id": "itm-1"}}, {"id": 2, "description": "Think", "tool": None}]
+    read = THREE_STEPS[1] | {"id": 1, "args": {"item_id": "itm-1"}}
+    steps = [read, {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[0] | {"id": 3}]
     provider.will(planned(steps), fails(500))
     session = await client.new_session()
     answer = await client.chat(session, ASK)
@@ -305,7 +306,7 @@ async def test_a_step_that_the_model_does_not_answer_after_others_ran_waits_and_
     assert metadata.items() >= {"written_by": "service", "problem": "model_unavailable"}.items()
     assert told.startswith(translate("no_words", "it"))
     assert told.index("✓ Leggi") < told.index(translate("ask_step", "it", description="Think")) < told.index("Procedo?")
-    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "waiting"]
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "waiting", "pending"]
     provider.will(says("Thought."), says("Done."))
     assert (await client.chat(session, "sì"))["plan"]["status"] == "completed"
     assert effects == ["get itm-1"]
