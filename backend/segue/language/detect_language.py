@@ -58,13 +58,13 @@ def detect_language(text: str, *, default: str = ENGLISH) -> str:
 
 @lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
 def _language_of(sample: str, known: Clues) -> str | None:
-    sample = _NAME_OF_A_THING.sub(" ", sample)
+    parts = [_NAME_OF_A_THING.sub(" ", each) for each in (_COLON.split(sample, maxsplit=1)[0], sample)]
+    sample = parts[-1]
     other = _language_by_script(sample, more_than=0)
     by_words = _language_by_words(sample, known, by_spelling=other is None)
     if other is None:
         return by_words
     # Beside letters of another script, Latin ones without a known word are a name. Behind a colon is a text to send.
-    parts = (_COLON.split(sample, maxsplit=1)[0], sample)
     by_script = (_language_by_script(part, more_than=len(_LATIN.findall(part))) for part in parts)
     return next(filter(None, by_script), None) or by_words or other
 
