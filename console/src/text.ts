@@ -1,9 +1,10 @@
 /** What others wrote, made harmless to read: nothing in it is invisible or turns the text around. */
 
 const ANSI = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[@-Z\\-_])/g;
-// Controls, bidirectional ones, zero-width ones and tags; not the joiners and marks that scripts and emoji are written with.
+// Controls, bidirectional ones, zero-width ones, blank letters and tags; not the joiners and marks that scripts and emoji
+// are written with.
 const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u202a-\u202e\u2028\u2029\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2028\u2029\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e01ef}]/gu;
 
 /** Drops colours of terminals, and writes out what cannot be seen as `‹U+202E›`, as Segue's own questions do. */
 export function visible(text: string): string {

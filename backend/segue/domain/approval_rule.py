@@ -28,6 +28,8 @@ MAX_REASON_CHARS: Final = 500
 USER: Final = "user"  # the origin of what was typed with a decision
 _FROM_USER: Final = (USER, "message:", "fact:")
 _ITEMS: Final = re.compile(r"(?:\[\d+\])*")
+# What leads out of a folder: a browser reads `\\..`, `/%2e%2e` and `/.<tab>.` as `/..`.
+_UP: Final = re.compile(r"(?:[/\\]|%2f|%5c)[\t\r\n]*(?:\.|%2e)[\t\r\n]*(?:\.|%2e)", re.IGNORECASE)
 _BELOW: Final = re.compile(r"[.\[]")
 
 ArgumentPath = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
@@ -88,7 +90,7 @@ class Bound(Given):
             return False
         if self.prefix is None:
             return True
-        return isinstance(value, str) and value.startswith(self.prefix) and "/.." not in value
+        return isinstance(value, str) and value.startswith(self.prefix) and _UP.search(value) is None
 
 
 def is_users(origin: str) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import socket
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.resources import files
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
@@ -19,6 +21,7 @@ _REFUSED_V4, _REFUSED_V6, _METADATA, _PRIVATE = (
     tuple(map(ip_network, _NETWORKS[name])) for name in ("refused_v4", "refused_v6", "metadata", "private")
 )
 _GLOBAL_V6 = ip_network(_NETWORKS["global_v6"])
+_OF_OTHERS: Final = ThreadPoolExecutor(8, thread_name_prefix="names")
 _UNKNOWN_NAMES = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
@@ -61,6 +64,13 @@ def allowed_for_operator(host: str, *, allow_private: bool) -> IsAllowed:
 async def resolve_host(host: str, port: int) -> Sequence[str]:
     """The addresses that the system's resolver gives, which also reads spellings such as `127.1` and `0x7f.1`."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+async def resolve_foreign_host(host: str, port: int) -> Sequence[str]:
+    """The same of a host that others name, in threads of its own: the provider's does not wait behind a silent one."""
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_OF_OTHERS, look_up)
     return [str(address[0]) for *_, address in found]
 
 

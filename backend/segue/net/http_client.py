@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from segue.domain.telemetry import current_traceparent
-from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_host
+from segue.net.addresses import IsAllowed, Resolve, allowed_addresses, is_public, resolve_foreign_host, resolve_host
 
 _CONNECTIONS: Final = httpx2.Limits(max_connections=100, keepalive_expiry=None)
 _PROVIDERS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
@@ -38,7 +38,7 @@ class BodyTooLarge(httpx2.StreamError):
 def checked_client(
     *,
     is_allowed: IsAllowed = is_public,
-    resolve: Resolve = resolve_host,
+    resolve: Resolve = resolve_foreign_host,
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
     timeout: httpx2.Timeout | None = None,

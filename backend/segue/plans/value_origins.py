@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from segue.domain.approval_rule import USER, is_users
 
+MOST_PLACES: Final = 1_000  # in a text at which a value is looked for
 SHORTEST_TEXT: Final = 3  # characters; what is shorter stands in any text
 MAX_VALUES: Final = 100
 MAX_LEAVES: Final = 10_000
@@ -23,7 +24,7 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
 # Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
 _LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
-_BEFORE: Final = rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])"
+_BEFORE: Final = re.compile(rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])")
 _AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
 
 Sources = Sequence[tuple[str, str]]  # an origin and a text each
@@ -86,7 +87,14 @@ def stands_in(value: object, text: str) -> bool:
         more = r"(?=\S)" if _DOT.fullmatch(written) else ""
     else:
         more = "0*" if "." in written else r"(?:\.0+)?"
-    return re.search(rf"{_BEFORE}{re.escape(written)}{more}{_AFTER}", text) is not None
+    # Not one pattern: it would take the square of a text's length, and hold the interpreter.
+    behind, at = re.compile(more + _AFTER), -1
+    for _ in range(MOST_PLACES):
+        if (at := text.find(written, at + 1)) < 0:
+            return False
+        if _BEFORE.match(text, at) and behind.match(text, at + len(written)):
+            return True
+    return False
 
 
 def _wanted(args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every: bool = False) -> dict[str, list[Any]]:

@@ -1,10 +1,13 @@
 """Files of a session: bytes and text. Owns `attachments`; every statement for a user has the owner in its predicate."""
 
+import asyncio
 import re
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import orjson
 from anyio import CapacityLimiter, to_thread
@@ -38,12 +41,19 @@ _MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 @dataclass(eq=False, repr=False)
 class Attachments:
-    """Takes files in. One of its `places` is to be held while a file's content is in memory."""
+    """Takes files in. A `place` is to be held while a file's content is in memory."""
 
     database: Database
     settings: ToolSettings
     clock: Clock
-    places: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(AT_ONCE))
+    _places: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(AT_ONCE), init=False)
+    _of_owner: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
+
+    @asynccontextmanager
+    async def place(self, owner: str) -> AsyncIterator[None]:
+        """One after the other for a user: files that take long to read hold up nobody else's."""
+        async with self._of_owner.setdefault(owner, asyncio.Lock()), self._places:
+            yield
 
     async def add(
         self, owner: str, session_id: str, name: str, content: bytes, *, kind: str | None = None, again: bool = False

@@ -16,9 +16,10 @@ import httpx2
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from segue.net.addresses import NoSuchHost, NotPublic
 from segue.tools.builtin import defined
+from segue.tools.child_process import TooMuch, in_child_process
 
 MAX_TITLE_CHARS = 300
-# Extraction costs up to 100 µs an element, in a thread that cannot be stopped; very large articles have 20,000.
+# Extraction costs up to 100 µs an element; very large articles have 20,000.
 MAX_ELEMENTS = 30_000
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5
@@ -37,7 +38,7 @@ _META_CHARSET = re.compile(rb"<meta[^>]{1,200}?charset=[\"']?([\w.:-]{1,40})", r
 
 def from_html(source: str) -> tuple[str, str]:
     """Returns the title and the text of a page, as readers want it: the article, if one is found."""
-    import trafilatura  # noqa: PLC0415 (with lxml; most processes read no page, and this runs in a thread)
+    import trafilatura  # noqa: PLC0415 (with lxml; this runs in a child process)
 
     # Text, not bytes: given bytes trafilatura looks for compression and guesses encodings.
     tree = trafilatura.load_html(source)
@@ -78,8 +79,9 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
     async def run(arguments: dict[str, Any], _: ToolContext) -> object:
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.to_thread(_readable, await _fetch(client, arguments["url"]))
-        except TimeoutError:
+                # Not in a thread: libxml2 takes the square of the attributes of one element.
+                return await in_child_process(_readable, await _fetch(client, arguments["url"]), deadline_s=timeout_s)
+        except (TimeoutError, TooMuch):
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
     spec = replace(defined("web_fetch"), timeout_s=timeout_s + 5)

@@ -41,7 +41,8 @@ export function NotYours({ steps }: { steps: Step[] }) {
 
 function originsOf({ args_origin }: Step, name: string): string[] {
   const all = Object.entries((args_origin ?? {}) as Record<string, string>);
-  return all.filter(([path]) => path === name || path.startsWith(`${name}.`) || path.startsWith(`${name}[`)).map(([, origin]) => origin);
+  const at = /^[A-Za-z_]\w*$/.test(name) ? name : JSON.stringify(name); // as JMESPath writes it
+  return all.filter(([path]) => path === at || path.startsWith(`${at}.`) || path.startsWith(`${at}[`)).map(([, origin]) => origin);
 }
 
 const kindOf = (origin: string): string => origin.split(":")[0] ?? "";
