@@ -13,7 +13,7 @@ from tests.support.streams import chatting, streamed
 
 async def talk(client: Client, provider: Provider) -> tuple[str, list[str]]:
     """A session with a turn that used a tool, one that failed and a plain one; and the ids of its turns."""
-    provider.will(calls(("current_time", {})), says("noon"), fails(400), says("bye"))
+    provider.will(calls(("current_time", {})), says("noon"), fails(400), fails(400), says("bye"))
     session = await client.new_session()
     for message in ("what time is it?", "fail", "thanks"):
         await client.send(session, message)

@@ -375,6 +375,7 @@ async def test_a_turn_whose_tools_ran_is_asked_for_words_without_calls_and_then_
     assert provider.instruction() == TEXTS["in_words"]
     assert [request.get("tool_choice") for request in provider.requests] == [None, None, "none"]
     provider.will(calls(NOON), reply, reply)
+    session = await client.new_session()
     answer = await answered(client, session, "And what time is it in Rome now?", as_stream=as_stream)
     [made] = answer["tool_calls"]
     told = f"✓ current time: {made['metadata']['summary']}"

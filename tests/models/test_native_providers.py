@@ -599,6 +599,7 @@ async def test_a_turn_whose_tools_ran_ends_in_words_whatever_the_provider_gives_
             assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
         for reply in (*played.FILTERED, played.ERRORS["overloaded"][0]):
             api.will(played.calls(NOON), reply, reply)
+            session = await client.new_session()
             told = await answered(client, session, "What time is it?", as_stream=as_stream)
             assert "\n\n✓ current time: Current time: Europe/Rome — utc: " in told
             assert (await client.messages(session))[-1]["metadata"]["written_by"] == "service"

@@ -23,6 +23,7 @@ from segue.log import log
 from segue.memory import short_term
 from segue.memory.history import replace_result
 from segue.memory.session_store import check_session
+from segue.memory.summary import forget_reference
 from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED, WORDS
 from segue.tools.normalize import IMAGES
@@ -68,7 +69,7 @@ async def upload_attachment(session_id: SessionId, services: ServicesDep, caller
                 raise InvalidRequest(NOT_ONE_FILE)
             if (file.size or 0) > services.settings.attachment_max_bytes:
                 raise too_large("The", services.settings.attachment_max_bytes)
-            async with attachments.places:
+            async with attachments.place(caller):
                 return await attachments.add(caller, session_id, file.filename or "", await file.read())
     except HTTPException as error:
         if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
@@ -110,6 +111,7 @@ async def delete_attachment(
     async with services.database.transaction() as connection:
         for left in await attachment_store.delete_attachment(connection, caller, session_id, attachment_id):
             await replace_result(connection, left.tool_call_id, asdict(left))
+            await forget_reference(connection, session_id, left.tool_call_id)
     await short_term.forget(services.cache, session_id)
 
 
@@ -163,7 +165,7 @@ async def with_files(
 async def _stored(services: Services, caller: str, session_id: str, file: SentFile) -> Attached:
     if len(file.content) > services.settings.attachment_max_bytes:
         raise too_large("A", services.settings.attachment_max_bytes)
-    async with services.attachments.places:
+    async with services.attachments.place(caller):
         kind = WORDS if file.mark is not None else None
         stored = await services.attachments.add(caller, session_id, file.name, file.content, kind=kind, again=True)
     return Attached(stored.id, stored.name, stored.media_type, stored.size_bytes, file.mark)

@@ -1,6 +1,8 @@
 """What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
+import json
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Protocol, TypedDict
 
@@ -27,6 +29,7 @@ from segue.history.operator_figures import OperatorFigures
 from segue.mcp.mcp_servers import McpServers
 from segue.memory.session_store import check_session
 from segue.tools.attachment_store import Attachments
+from segue.tools.normalize import clean
 from segue.turns.claims import Origin
 from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
@@ -38,6 +41,7 @@ from segue.users.limits import LimitsInForce
 MAX_DEPTH = 64
 _NOT_IN_QUERY = (params.Path, params.Header, params.Cookie)
 MAX_NUMBER = 2**63  # orjson makes floats of larger integers
+MAX_VALUES = 300_000  # of a body: each is looked at on the event loop
 
 
 class Examine(Protocol):
@@ -213,7 +217,25 @@ def strict_json(text: bytes | str) -> Any:
 
 class StrictJsonRequest(Request):
     async def json(self) -> Any:
-        return strict_json(await self.body())
+        body = await self.body()
+        if body.count(b",") > MAX_VALUES:
+            raise orjson.JSONDecodeError(f"more than {MAX_VALUES} values", "", 0)
+        return self._read(body)
+
+    def _read(self, body: bytes) -> Any:
+        return strict_json(body)
+
+
+class CleanedJsonRequest(StrictJsonRequest):
+    """Of a client that sends its whole history each time: what is not strict in it would close the session for good."""
+
+    def _read(self, body: bytes) -> Any:
+        try:
+            return super()._read(body)
+        except ValueError:
+            with suppress(ValueError, RecursionError):
+                return clean(json.loads(body, strict=False), max_chars=len(body))
+            raise
 
 
 class StrictJsonRoute(APIRoute):
@@ -222,6 +244,7 @@ class StrictJsonRoute(APIRoute):
     """
 
     takes: Literal["json", "file", "history"] = "json"
+    request: type[StrictJsonRequest] = StrictJsonRequest
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -232,7 +255,7 @@ class StrictJsonRoute(APIRoute):
             if unknown := [name for name in request.query_params if name not in known]:
                 fault = {"type": "extra_forbidden", "msg": f"This takes {', '.join(sorted(known)) or 'no parameters'}"}
                 raise RequestValidationError([{**fault, "loc": ("query", name)} for name in unknown])
-            return await handle(StrictJsonRequest(request.scope, request.receive))
+            return await handle(self.request(request.scope, request.receive))
 
         return handle_strictly
 
@@ -243,6 +266,7 @@ class UploadRoute(StrictJsonRoute):
 
 class DoorRoute(StrictJsonRoute):
     takes = "history"
+    request = CleanedJsonRequest
 
 
 def router_of(tag: str, prefix: str = "", route_class: type[StrictJsonRoute] = StrictJsonRoute) -> APIRouter:

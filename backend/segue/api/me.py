@@ -145,7 +145,9 @@ async def change_memory(
 @memories_router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
     """Deletes a fact."""
-    await services.database.write(fact_store.delete_fact, caller, memory_id)
+    async with services.database.transaction() as connection:
+        if (told_in := await fact_store.delete_fact(connection, caller, memory_id)) is not None:
+            await cancel_extraction(connection, caller, told_in)
 
 
 class UsageQuery(PageQuery):

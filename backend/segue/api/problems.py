@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from segue import __version__
@@ -194,6 +195,9 @@ async def http_problem(request: Request, error: Exception) -> Response:
         told.detail = _DETAILS.get(told.status, told.title)
     response = _problem(request, told)
     response.headers.update(error.headers or {})
+    if error.status_code == 405:  # noqa: PLR2004 (Starlette names the methods of one route)
+        others = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+        response.headers["Allow"] = ", ".join(sorted(set().union(*(route.methods or () for route in others))))
     return response
 
 

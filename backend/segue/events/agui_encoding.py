@@ -69,7 +69,7 @@ def run_started(turn: TurnKey) -> bytes:
 def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
     """Returns the terminal event. An error has the members that its problem+json has."""
     if isinstance(outcome, AppError):
-        problem = {name: getattr(outcome, name) for name in ("status", "title", "detail", "retryable", "extra")}
+        problem = {name: getattr(outcome, name) for name in ("code", "status", "title", "detail", "retryable", "extra")}
         error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
         return to_json(error)
     # `result` comes last: answer_json() cuts it out instead of parsing it

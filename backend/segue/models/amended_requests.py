@@ -5,7 +5,7 @@ is what an endpoint of chat completions refuses of the parameters, or misses in 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Any, Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -16,7 +16,7 @@ from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
 from segue.models.refusals import BAD_REQUEST, TABLE, TOO_FAR, ProviderRefusal
 from segue.models.reply import CACHE_KEY, AnswerSchema, ToolChoiceMode, estimated_input
-from segue.models.untrusted import fenced, unfenced, without_references
+from segue.models.untrusted import OPEN_NOTES, fenced, unfenced, without_references
 
 MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
 MAX_SINGLE_TOOLS: Final = 3  # of one source in such a call, before all of its tools are left out
@@ -34,7 +34,7 @@ _PARAMETER = re.compile(r"[a-zA-Z_]\w*")
 _MISSED = ("missing", "required", "must be passed", "must be provided", "must include", "must contain")
 _NOT_A_PARAMETERS_FAULT = frozenset({"context_length", "quota", "content_filter", "no_model", "other_api", "accident"})
 # What a request cannot do without.
-_ESSENTIAL: Final = frozenset({"model", "messages", "tools", "stream"})
+_ESSENTIAL: Final = frozenset({"model", "messages", "tools"})
 # Under what other name a value goes if the first is refused.
 RENAMED: Final[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 # What stands for a part that an endpoint misses, by the name it misses it under: of messages and calls that another
@@ -43,6 +43,8 @@ _OF_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {"reasoning_content": {"r
 _OF_CALLS: Final[Mapping[str, Mapping[str, Any]]] = {
     "thought_signature": {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 }
+# What an endpoint misses that only streams.
+_STREAMED: Final[Mapping[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
 
 RequestBody = Mapping[str, Any]
 
@@ -87,8 +89,8 @@ class RequestParts:
 
 def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
     """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
-    if _is_unverifiable(refusal) and (plain := without_opaque(parts.messages)):
-        return replace(parts, messages=plain, without_opaque=True)
+    if _is_unverifiable(refusal) and (plain := _without_opaque(parts)) is not None:
+        return plain
     if (learned := _with_limits(parts, refusal)) is not None:
         return learned
     if refusal.cause.name == "context_length":
@@ -101,7 +103,21 @@ def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str
     if tool is not None and tool < len(parts.tools) and len(parts.refused_sources) < MAX_TOOL_REFUSALS:
         return _without_tool(parts, parts.tools[tool], refusal.message)
     form = refused_form(parts.messages, parts.form)
-    return None if form is None else replace(parts, form=form)
+    return _without_opaque(parts) if form is None else replace(parts, form=form)
+
+
+def without_earlier_turns(parts: RequestParts) -> RequestParts | None:
+    """Returns what a filter of contents may take: else one message that it refuses would close the session for good."""
+    leading = list(takewhile(lambda message: isinstance(message, SystemMessage), parts.messages))
+    running = list(dropwhile(lambda message: not message.text.startswith(OPEN_NOTES), parts.messages))
+    kept = [*leading, *running]
+    return replace(parts, messages=kept) if running and len(kept) < len(parts.messages) else None
+
+
+def _without_opaque(parts: RequestParts) -> RequestParts | None:
+    """Returns the request without what other makers, keys or upstreams refuse, in words that nobody can list."""
+    plain = None if parts.without_opaque else without_opaque(parts.messages)
+    return replace(parts, messages=plain, without_opaque=True) if plain else None
 
 
 def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str, Literal["all", "these"]] | None:
@@ -260,6 +276,8 @@ class Learned:
             is_missed = is_bad and name in said and any(word in said for word in _MISSED)
             if name not in self.missed and is_missed:
                 return replace(self, missed=self.missed | {name}), name
+        if is_bad and "stream" not in sent and _ABOUT["streams_only"].search(said):
+            return replace(self, missed=self.missed | {"stream"}), "stream"
         named = parameter_named(refusal, _optional_names(sent))
         if named is None and is_bad and refusal.cause.name == "refused" and "response_format" in sent:
             named = "response_format"  # few endpoints say that they take no schema of answers
@@ -270,10 +288,12 @@ class Learned:
         return replace(self, refused=self.refused | {(named, None if is_any else value)}), named
 
     def applied_to(self, body: RequestBody) -> RequestBody:
-        sent = dict(body)
+        sent = {**_STREAMED, **body} if "stream" in self.missed else dict(body)
         for name, value in self.refused:
             if name in sent and value in (None, sent[name]):
                 given = sent.pop(name)
+                if name == "stream":
+                    sent.pop("stream_options", None)
                 if (name, given) == ("tool_choice", "none"):
                     sent.pop("tools", None)  # else the model would call what it may only see
                 if (other := RENAMED.get(name)) and (other, None) not in self.refused:

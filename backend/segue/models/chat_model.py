@@ -20,7 +20,15 @@ from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRe
 from segue.domain.tool import ToolSpec
 from segue.log import log
 from segue.models import normal_form, refusals, traced_call
-from segue.models.amended_requests import NO_LIMITS, RequestParts, amended, fitting, media_refused, within_window
+from segue.models.amended_requests import (
+    NO_LIMITS,
+    RequestParts,
+    amended,
+    fitting,
+    media_refused,
+    within_window,
+    without_earlier_turns,
+)
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import (
@@ -295,6 +303,8 @@ class ChatModel:
 
     async def _instead(self, request: ModelRequest, error: Exception) -> RequestParts | None:
         """Returns what to ask instead after a refusal, None if nothing helps."""
+        if isinstance(error, refusals.NotAnAnswer) and error.is_filtered:
+            return without_earlier_turns(request.parts)
         if not isinstance(error, refusals.ProviderRefusal):
             return None
         if refused := media_refused(error, normal_form.media_in(request.messages)):
@@ -303,6 +313,8 @@ class ChatModel:
             log.warning("model_media_left_out", media=kind, of=extent, reason=error.message, status=error.status)
             return replace(request.parts, without_media=request.parts.without_media | {kind})
         instead = amended(request.parts, error, list(request.bound.names))
+        if instead is None and error.cause.name in ("content_filter", "refused"):
+            instead = without_earlier_turns(request.parts)
         if instead is not None:
             left_out = sorted(instead.left_out.keys() - request.parts.left_out.keys())
             log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)

@@ -261,7 +261,7 @@ def own_ids(args: dict[str, Any] | None, own: Mapping[str, str]) -> dict[str, An
 
 def without_opaque(messages: Sequence[BaseMessage]) -> list[BaseMessage] | None:
     """Returns the messages as they would be without opaque parts, None if there are none."""
-    if not any(map(_is_opaque, messages)):
+    if not any(isinstance(each, AIMessage) and _is_opaque(each) for each in messages):
         return None
     return [each.model_copy(update={"additional_kwargs": {}}) if _is_opaque(each) else each for each in messages]
 

@@ -194,7 +194,8 @@ class OpenAIEmbedder:
                 raise ValueError("not a vector for each text")
         except (TimeoutError, ModelFailure, *MALFORMED) as error:
             log.warning("embedding_failed", error=type(error).__name__, reason=str(error), texts=len(texts))
-            self._cooldown_until = time.monotonic() + 30.0
+            if urgent:
+                self._cooldown_until = time.monotonic() + 30.0
             return None
         self._cooldown_until = 0.0
         return vectors

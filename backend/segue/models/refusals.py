@@ -96,6 +96,7 @@ class NotAnAnswer(ModelFailure):
 
     detail: str
     again: bool = field(default=True, kw_only=True)
+    is_filtered: bool = field(default=False, kw_only=True)
 
 
 def too_long(max_answer_bytes: int) -> NotAnAnswer:
@@ -269,6 +270,8 @@ class RefusalReader:
         details = error if isinstance(error, dict) else {}
         waits = [each for each in (retry_after_s(headers), _wait_told(error)) if each is not None]
         message = next((details[name] for name in _MESSAGES if details.get(name)), error)
+        if status == 404 and "items are not persisted" in str(message).lower():  # noqa: PLR2004 (HTTP)
+            status = 400  # of what was given back, not of the model
         parameter, names = details.get("param"), (details.get(name) for name in ("code", "status", "type"))
         code = next((name for name in names if isinstance(name, str) and not name.isdigit()), "")
         return ProviderRefusal(

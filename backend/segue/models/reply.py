@@ -2,7 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -22,6 +23,7 @@ AnswerReading = Literal["answer", "decline", "other"]
 
 CACHE_KEY: Final = "prompt_cache_key"  # what OpenAI calls it
 ROLES: Final = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}  # by LangChain's types
+SIGN_OF_LIFE: ContextVar[Callable[[], None]] = ContextVar("sign_of_life", default=lambda: None)  # bytes have come
 OPAQUE: Final = "segue_opaque"  # in a message's `additional_kwargs`: what `opaque_parts` returns
 REFUSED: Final = "refusal"  # why an answer ended: the model itself went no further
 MAX_TOKENS: Final = 10**9  # more in one reply is a provider's mistake

@@ -16,7 +16,7 @@ from segue.memory.history_window import estimate
 from segue.models import calls_in_text
 from segue.models.calls_in_text import CALL_MARKS, MARKS
 from segue.models.refusals import NotAnAnswer, NothingCame, StreamIdle
-from segue.models.reply import REFUSED, AnswerPart, CallPiece, ModelCall, Opaque, Reply, token_count
+from segue.models.reply import REFUSED, SIGN_OF_LIFE, AnswerPart, CallPiece, ModelCall, Opaque, Reply, token_count
 from segue.tools.normalize import clean_text
 
 AT_ONCE: Final = 16  # parts, between which nothing else runs
@@ -231,6 +231,10 @@ async def within_pauses(
     waits_since: float | None = loop.time()  # None while something is done with a part, which is no pause
     timer: asyncio.TimerHandle
 
+    def hear() -> None:
+        nonlocal waits_since
+        waits_since = None if waits_since is None else loop.time()
+
     def look() -> None:
         """Looks once a pause, not at every part: a timer for each would take a twelfth of what a part takes."""
         nonlocal timer
@@ -241,6 +245,7 @@ async def within_pauses(
         else:
             timer = loop.call_at(ends_at, look)
 
+    SIGN_OF_LIFE.set(hear)
     async with aclosing(parts):
         timer = loop.call_later(first_token_s, look)
         try:
@@ -347,7 +352,7 @@ class StreamedAnswer:
             return replace(reply, calls=())
         if self._finish_reason in _NOT_ENDED:
             detail, again = _NOT_ENDED[self._finish_reason]
-            raise NotAnAnswer(detail, again=again)
+            raise NotAnAnswer(detail, again=again, is_filtered=self._finish_reason != "error")
         if self._finish_reason == _CUT_OFF and (reply.calls or not reply.text):
             raise NotAnAnswer("The model's answer reached its length limit before it was complete.", again=False)
         return reply

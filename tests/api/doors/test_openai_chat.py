@@ -174,7 +174,7 @@ async def test_a_retry_is_the_same_turn_until_the_next_one_begins(
     assert await ask(ai, user("count"), **chat) == "Two."  # the client says that it has not asked this before
     assert await ask(ai, user("go on"), **chat) == "Three."
     assert await ask(ai, user("count"), **retry) == "Four."
-    provider.will(fails(400))
+    provider.will(fails(400), fails(400))
     with pytest.raises(openai.InternalServerError) as failed:
         await ask(ai.with_options(max_retries=0), user("again"), **chat)
     assert failed.value.code == "model_unavailable"

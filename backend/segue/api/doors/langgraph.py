@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, get_args
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -380,7 +380,8 @@ async def create_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "
 async def stream_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
     """Begins a run in a thread, and streams it."""
     run = await _begin(client, body, thread_id)
-    return EventStream(_parts(run, body.modes), **run.options("stream"))
+    modes = urlencode({"stream_mode": body.modes}, doseq=True)  # for a client that goes on at `Location`
+    return EventStream(_parts(run, body.modes), **run.options(f"stream?{modes}"))
 
 
 @router.post("/runs/wait", include_in_schema=False)

@@ -178,7 +178,7 @@ class ResponseWriter(openai_chat.Writer):
     """Writes a turn as the events of a response, which `response` becomes; calls `as_functions` for Open WebUI."""
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
-        {"type": "error", **error_body(turn_errors.of("turn_interrupted"))["error"]}
+        {**error_body(turn_errors.of("turn_interrupted"))["error"], "type": "error"}
     )
     end = b""
 

@@ -31,7 +31,7 @@ from segue.models.refusals import (
     RefusalReader,
     too_long,
 )
-from segue.models.reply import read_json, write_json
+from segue.models.reply import SIGN_OF_LIFE, read_json, write_json
 from segue.net.http_client import BodyTooLarge, bounded, tell_trace, unchecked_client_arguments
 from segue.secret_files import LiveKeys
 
@@ -126,12 +126,19 @@ class ProviderOptions:
         return " ".join(filter(None, (self.address, api, self.model)))
 
 
+async def _heard(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        SIGN_OF_LIFE.get()()  # also for comments and pings, which libraries swallow
+        yield piece
+
+
 class _BoundedStream(httpx2.AsyncByteStream):
     """Without the mark of its byte order. Read once more it goes on, as OpenAI's client does behind `[DONE]`."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, rewritten: Rewrite | None) -> None:
         self._stream = stream
-        self._pieces = bounded(stream, max_bytes) if rewritten is None else rewritten(bounded(stream, max_bytes))
+        pieces = _heard(bounded(stream, max_bytes))
+        self._pieces = pieces if rewritten is None else rewritten(pieces)
         self._max_bytes = max_bytes
         self._mark = BOM_UTF8
 

@@ -102,7 +102,7 @@ class AdaptedModel(reply.ProviderModel):
             sent = {name: value for name, value in parameters.items() if name not in refused}
             if self.extra:
                 sent["extra_body"] = merged({name: sent[name] for name in self.extra.keys() & sent.keys()}, self.extra)
-            is_whole = not is_streamed and self.dialect.asks_for_whole_answers
+            is_whole = self.dialect.asks_for_whole_answers and (not is_streamed or "stream" in refused)
             try:
                 async with aclosing(self._received(model, given, reader, sent, is_whole=is_whole)) as received:
                     async for message in received:
@@ -110,7 +110,8 @@ class AdaptedModel(reply.ProviderModel):
                         part = reader.add(message)
                         yield part if reader.has_begun else None
             except refusals.ProviderRefusal as refusal:
-                name = None if reader.has_begun else parameter_named(refusal, sent)
+                tried = sent if is_whole else {**sent, "stream": True}
+                name = None if reader.has_begun else parameter_named(refusal, tried)
                 if name is None:
                     raise
                 log.warning("model_parameter_left_out", parameter=name, reason=refusal.message, status=refusal.status)
