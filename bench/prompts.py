@@ -148,7 +148,9 @@ def measures_of(costs: dict[str, Cost]) -> list[Measure]:
         measures += [
             Measure(f"{title}: cacheable share of input", 100 * cost.share(), "%", at_least=90),
             Measure(f"{title}: the same from turn {FILLED} on", 100 * whole, "%", at_least=90),
-            Measure(f"{title}: input tokens, last {CYCLE} turns ÷ {CYCLE} from turn {FILLED} on", growing, digits=2, at_most=1.1),
+            Measure(
+                f"{title}: input tokens, last {CYCLE} turns ÷ from turn {FILLED} on", growing, digits=2, at_most=1.1
+            ),
             *(
                 count(f"{title}: calls for {kind} a turn", number / turns, digits=2)
                 for kind, number in cost.kinds.items()

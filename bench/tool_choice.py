@@ -30,6 +30,7 @@ from segue.tools.availability import ToolAvailability, ToolGuard
 from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import ToolCatalog
 from segue.tools.tool_states import GlobalToolState
+from segue.turns.jobs.learn_facts import cancel_extraction
 
 NO_STORE = cast("Any", None)  # choosing reads and writes none
 
@@ -117,7 +118,7 @@ class Measurement:
 async def main(definitions: Definitions, conversations: Iterable[Mapping[str, Any]]) -> None:
     settings = Settings(_env_file=None)
     async with AsyncExitStack() as stack:
-        memory = LongTermMemory(NO_STORE)
+        memory = LongTermMemory(NO_STORE, stop_learning=cancel_extraction)
         builtin = await builtin_tools(stack, settings, NO_STORE, memory, NO_STORE, NO_STORE)
         offered = (
             Tool(ToolSpec(name, each["description"], each["parameters"], source="mcp:bfcl"), NO_STORE)

@@ -57,7 +57,7 @@ from segue.tools.native import native_tools
 from segue.tools.receipts import options_of
 from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
-from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep
+from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep, cancel_extraction
 from segue.turns.jobs.leased_loop import JobLoop
 from segue.turns.jobs.summaries_and_titles import Summaries, Summariser, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
@@ -276,7 +276,7 @@ async def _long_term_memory(
 
         options = provider_options(settings, f"openai:{settings.embedding_model}", files)
         embedder = await stack.enter_async_context(openai_embedder(options))
-    return LongTermMemory(database, embedder, noted, budget=settings.fact_token_budget)
+    return LongTermMemory(database, embedder, noted, budget=settings.fact_token_budget, stop_learning=cancel_extraction)
 
 
 async def _mcp_servers(

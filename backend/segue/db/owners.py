@@ -8,10 +8,10 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -24,6 +24,7 @@ from segue.db.redis_keys import Cache, belongs_to, plan_cache_key, plans_of_owne
 from segue.domain.field_types import doc
 
 SESSIONS_AT_ONCE = 20
+TURNS_AT_ONCE = 2_000
 LOOK_AGAIN_S = 0.5
 MAX_RACES = 10
 KEYS_KNOWN_S = 2.0  # after a key is deleted: the second for which a process knows it, and one for what it let in
@@ -185,22 +186,33 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
 
 
 async def _erase(database: Database, owner: str, rows: Counter[str]) -> set[str]:
-    """Deletes API keys first, then sessions in batches within a statement's time limit. Counts rows, returns ids."""
+    """Deletes API keys first, then turns and sessions in batches within a statement's time limit. Counts rows, returns
+    ids.
+    """
     await _delete_owned(database, owner, rows)
+    mine = sa.select(sessions.c.id).where(sessions.c.owner == owner)
+    for which in tables_of(mine):
+        rows.update(await database.read(_count, [which]))
     deleted: set[str] = set()
+    while turn_ids := await database.transact(_delete_turns, mine):
+        deleted.update(turn_ids)
     while True:
         async with database.transaction() as connection:
-            mine = sa.select(sessions.c.id).where(sessions.c.owner == owner).limit(SESSIONS_AT_ONCE)
-            batch = list((await connection.execute(mine)).scalars())
+            batch = list((await connection.execute(mine.limit(SESSIONS_AT_ONCE))).scalars())
             if not batch:
                 break
             # Turns are locked before their sessions, as when a turn ends, to avoid a deadlock.
             locked = sa.select(turns.c.id).where(turns.c.session_id.in_(batch)).with_for_update()
             deleted.update(batch, (await connection.execute(locked)).scalars())
-            rows.update(await _count(connection, tables_of(batch)))
             await connection.execute(sa.delete(sessions).where(sessions.c.id.in_(batch)))
     await _delete_owned(database, owner, rows)  # a fact may have come from a session that was deleted later
     return deleted
+
+
+async def _delete_turns(connection: AsyncConnection, of_sessions: sa.Select[Any]) -> Sequence[str]:
+    some = sa.select(turns.c.id).where(turns.c.session_id.in_(of_sessions)).limit(TURNS_AT_ONCE)
+    deleted = await connection.execute(sa.delete(turns).where(turns.c.id.in_(some)).returning(turns.c.id))
+    return deleted.scalars().all()
 
 
 async def has_rows(database: Database, owner: str) -> bool:

@@ -32,7 +32,7 @@ _SOURCE, _FORK, _OWN = (sa.bindparam(name, type_=sa.Text) for name in ("source",
 _TURN_SEQ, _SEQ = sa.bindparam("cut_turn_seq", type_=sa.BigInteger), sa.bindparam("cut_seq", type_=sa.BigInteger)
 _CUT_TURN = sa.bindparam("cut_turn", type_=sa.Text)  # the turn that the cut divides, null if it is between two
 _FORKED_FROM = sa.bindparam("forked_from", type_=JSONB)
-_FIRST_PART = "[0-9a-z]{13}"
+_FIRST_PART = "[0-9a-z]{13}(?=[0-9a-z]{13}(?![0-9a-z]))"
 # In what a turn reports: its plan, the calls of the plan's steps, and where their arguments came from.
 _ORIGINS = '": "(?:(?:message|program|quoted):msg|result:call)_'
 _REPORTED = f'("(?:tool_call_id|message_id|origin_message_id|plan_id)": "(?:call|msg|plan)_|"id": "plan_|{_ORIGINS})'

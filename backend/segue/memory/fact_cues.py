@@ -130,9 +130,12 @@ def _is_stopword(word: str, stopwords: frozenset[str]) -> bool:
 
 def _cues_in(words: Phrase) -> Iterator[str]:
     """Yields the kind of the longest cue at each word that begins one."""
-    for at in range(len(words)):
-        if cue := FACT_WORDS.now.cues.longest_at(words, at):
-            yield cue[1]
+    at = 0
+    while at < len(words):
+        length, kind = FACT_WORDS.now.cues.longest_at(words, at) or (1, None)
+        if kind:
+            yield kind
+        at += length
 
 
 def parse_fact_words(sections: Mapping[str, Any]) -> FactWords:

@@ -3,6 +3,7 @@ corrected fact keeps its row behind the one that replaced it, and is deleted wit
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ ALWAYS_USEFUL = ("personal_info", "preference")
 RECENT_DAYS = 90
 MARKED_EVERY = timedelta(hours=1)
 
+_SIGN = re.compile(r"[+#%<>=@/*&_]|-(?=\d)|(?<=\w)-(?!\w)")
 _IS_CURRENT = memories.c.superseded_by.is_(None)
 _SHOWN = [memories.c[field.name] for field in fields(Memory)]  # in the order `_memory` needs
 
@@ -131,9 +133,9 @@ async def change_fact(
 
 
 def _hash(content: str) -> str:
-    """Knows no case, accents and punctuation."""
+    """Knows no case, accents and punctuation, but signs: `A+` is not `A-`, nor `C` the language `C++`."""
     folded = " ".join(split_words(content)) or content
-    return hashlib.sha256(folded.encode()).hexdigest()[:32]
+    return hashlib.sha256("".join((folded, *_SIGN.findall(content))).encode()).hexdigest()[:32]
 
 
 def _worded(content: str) -> dict[str, Any]:
@@ -145,10 +147,14 @@ def _worded(content: str) -> dict[str, Any]:
     }
 
 
-async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> None:
-    """Deletes the fact and those it corrected. Raises NotFound if it is missing or has another owner."""
+async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> str | None:
+    """Deletes the fact and those it corrected. Returns the session it was told in. Raises NotFound if it is missing or
+    has another owner.
+    """
     gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
-    existing("memory", await connection.scalar(gone.returning(memories.c.id)))
+    told_in: str | None
+    (told_in,) = existing("memory", (await connection.execute(gone.returning(memories.c.session_id))).one_or_none())
+    return told_in
 
 
 async def delete_facts_that_say(connection: AsyncConnection, owner: str, contents: Collection[str]) -> list[str]:
@@ -244,12 +250,17 @@ async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequenc
     await connection.execute(marked.values(last_used_at=now))
 
 
-async def facts_without_embedding(connection: AsyncConnection, model: str, *, limit: int) -> list[tuple[str, str]]:
-    """Returns ids and contents of current facts of all owners whose embedding is missing or of another model."""
+async def facts_without_embedding(
+    connection: AsyncConnection, model: str, *, limit: int, is_any: bool
+) -> list[tuple[str, str]]:
+    """Returns ids and contents of current facts of all owners whose embedding is missing or of another model. With
+    `is_any` they are drawn by lot: one that the endpoint does not take is not always among them.
+    """
     of_another = (  # `!=` would not use the index
         memories.c.embedding_model.is_(None), memories.c.embedding_model < model, memories.c.embedding_model > model
     )  # fmt: skip
-    statement = sa.select(memories.c.id, memories.c.content).where(_IS_CURRENT, sa.or_(*of_another)).limit(limit)
+    lacking = sa.select(memories.c.id, memories.c.content).where(_IS_CURRENT, sa.or_(*of_another))
+    statement = (lacking.order_by(sa.func.random()) if is_any else lacking).limit(limit)
     return [(row.id, row.content) for row in await connection.execute(statement)]
 
 

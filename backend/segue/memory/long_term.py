@@ -3,7 +3,7 @@ fit a budget of tokens. Searches by words, and by meaning if an embedder is give
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -48,12 +48,15 @@ class LongTermMemory:
         noted: Callable[[str, Memory], None] = lambda owner, fact: None,  # noqa: ARG005 (their names)
         *,
         budget: int = 1500,
+        stop_learning: Callable[[AsyncConnection, str, str], Awaitable[None]],
     ) -> None:
         self._database = database
         self._embedder = embedder
         self._budget = budget  # in tokens
         self.noted = noted
+        self._stop_learning = stop_learning
         self._has_vectors: bool | None = None
+        self._at_once = EMBEDDED_AT_ONCE
 
     async def given(self, owner: str, message: str, *, now: datetime) -> list[Memory]:
         """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:
@@ -118,7 +121,9 @@ class LongTermMemory:
         said = await self._said(owner, session_id)
         if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
             return None
-        return await self._database.transact(fact_store.delete_facts_that_say, owner, contents)
+        async with self._database.transaction() as connection:
+            await self._stop_learning(connection, owner, session_id)  # from what was said before
+            return await fact_store.delete_facts_that_say(connection, owner, contents)
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
         """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""
@@ -154,8 +159,10 @@ class LongTermMemory:
         if self._embedder is None or not await self._vectors_work():
             return 0
         model = self._embedder.model
-        lacking = await self._database.read(fact_store.facts_without_embedding, model, limit=EMBEDDED_AT_ONCE)
+        limit, is_any = self._at_once, self._at_once < EMBEDDED_AT_ONCE
+        lacking = await self._database.read(fact_store.facts_without_embedding, model, limit=limit, is_any=is_any)
         embeddings = await self.embed([content for _, content in lacking])
+        self._at_once = max(self._at_once // 2, 1) if embeddings is None else min(self._at_once * 2, EMBEDDED_AT_ONCE)
         if embeddings is None:
             return 0
         found = [(*fact, embedding) for fact, embedding in zip(lacking, embeddings, strict=True)]

@@ -20,7 +20,9 @@ from segue.db.models import (
     messages,
     plans,
     receipts,
+    schedules,
     sessions,
+    triggers,
     turns,
     written,
 )
@@ -202,11 +204,17 @@ async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s:
 
 async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
     """Locks the session that has been idle for longest, but for these, and returns its owner and id; None if none is
-    for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked).
+    for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked),
+    nor one that an active schedule or trigger will go on in.
     """
     open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
-    idle = sa.select(sessions.c.owner, sessions.c.id).where(is_old, ~open_turn.exists(), sessions.c.id.not_in(but))
+    at_work = (
+        sa.exists().where(each.c.session_id == sessions.c.id, each.c.status == "active")
+        for each in (schedules, triggers)
+    )
+    is_idle = (is_old, ~open_turn.exists(), *map(sa.not_, at_work), sessions.c.id.not_in(but))
+    idle = sa.select(sessions.c.owner, sessions.c.id).where(*is_idle)
     longest = idle.order_by(sessions.c.updated_at).limit(1).with_for_update(skip_locked=True)
     row = (await connection.execute(longest)).one_or_none()
     return (row.owner, row.id) if row else None

@@ -152,3 +152,11 @@ async def store_summary(
         .values({**next_one, **due_again})
     )
     return await connection.scalar(stored.returning(sessions.c.id)) is not None
+
+
+async def forget_reference(connection: AsyncConnection, session_id: str, tool_call_id: str) -> None:
+    """Takes the line of a call out of those that are listed with a summary."""
+    line = func.jsonb_array_elements_text(sessions.c.summary_references).column_valued("line")
+    kept = select(func.jsonb_agg(line)).where(~line.contains(tool_call_id)).scalar_subquery()
+    listed = (sessions.c.id == session_id, func.jsonb_typeof(sessions.c.summary_references) == "array")
+    await connection.execute(update(sessions).where(*listed).values(summary_references=kept))

@@ -26,6 +26,7 @@ from segue.turns.run_record import drop_old_details, outcome_of, record_end
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.worker import TurnWorker
 from segue.users.audit import drop_old_acts
+from segue.users.limits import drop_stale_reservations
 from segue.users.usage import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
@@ -117,6 +118,7 @@ async def _sweep(deps: TurnDeps) -> None:
         "changes": await dropped(drop_old_changes, before=now - timedelta(days=settings.tool_result_ttl_days)),
         "webhook_events": await dropped(drop_excess),
     }
+    await dropped(drop_stale_reservations)
     if days := settings.audit_ttl_days:
         gone["audit"] = await dropped(drop_old_acts, before=now - timedelta(days))
     if days := settings.usage_ttl_days:

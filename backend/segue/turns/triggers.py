@@ -152,6 +152,7 @@ class Triggers:
         """The name of a new session is unique, and so the event is one turn there too."""
         request = unattended(row, turn_id, once, note)
         zone, now = self.time_zone, self.clock()
+        await _find(connection, row.id, owner=row.owner)  # it may have been deleted meanwhile, with its user
         begun = await begin_unattended(connection, row, request, time_zone=zone, now=now)
         if row.session_id is None and not await name_session(connection, row.owner, once.key, begun.turn.session_id):
             raise KeyTaken

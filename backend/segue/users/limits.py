@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.models import OPEN_TURNS, reservations, turns, usage, user_groups, user_limits
+from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage, user_groups, user_limits
 from segue.db.outages import OutageLog
 from segue.db.rows import OWNER_LOCK
 from segue.domain.errors import AppError
@@ -194,7 +194,9 @@ def _reserve() -> sa.Select[Any]:
         "until": sa.func.now() + sa.bindparam("lasts", type_=sa.Interval),
     }
     turn = sa.select(turns.c.id).where(turns.c.id == _HOLDER).with_for_update(read=True, key_share=True).cte("turn")
-    is_there = sa.or_(sa.bindparam("at_epoch") == 0, sa.select(turn.c.id).exists())
+    is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
+    is_job = sa.bindparam("at_epoch") < 0
+    is_there = sa.or_(sa.bindparam("at_epoch") == 0, is_job & is_known, sa.select(turn.c.id).exists())
     made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits, is_there))
     changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
     keys = [reservations.c.holder, reservations.c.epoch]
@@ -251,6 +253,11 @@ async def _stand(
     more = {"more_tokens": wanted.tokens, "more_cost": wanted.cost, "on_day": wanted.day, "by_holder": wanted.holder}
     caps = {"token_cap": limits.tokens_per_day, "cost_cap": limits.cost_per_day}
     return Standing(**(await connection.execute(statement, {**more, **caps, **values})).mappings().one())
+
+
+async def drop_stale_reservations(connection: AsyncConnection) -> None:
+    """Those of processes that died, whose owners have reserved nothing since."""
+    await connection.execute(sa.delete(reservations).where(reservations.c.until < sa.func.now() - timedelta(days=1)))
 
 
 async def release_reservations(connection: AsyncConnection, holder: str) -> None:

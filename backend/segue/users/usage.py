@@ -209,7 +209,7 @@ class Books:
     @asynccontextmanager
     async def job(self, owner: str, session_id: str, *, lasts_s: float) -> AsyncIterator["Account"]:
         """Yields the account of a job, and books what it spent. What it reserves counts for `lasts_s` seconds."""
-        account = Account(self, owner, session_id, uuid4().hex, lasts_s=lasts_s)
+        account = Account(self, owner, session_id, uuid4().hex, epoch=-1, lasts_s=lasts_s)
         try:
             yield account
         finally:

@@ -27,6 +27,7 @@ from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
 from segue.tools.tool_states import GlobalToolState
+from segue.turns.jobs.learn_facts import cancel_extraction
 from segue.turns.queries import OpenTurn, list_turns, open_turns_of
 from segue.turns.schedules import Promised
 from segue.turns.store import last_ended
@@ -87,7 +88,7 @@ async def open_tools(
     stack: AsyncExitStack, settings: Settings, stores: OpenStores, mcp: McpServers | None
 ) -> tuple[ToolAvailability, Clock]:
     """Returns tools and a clock as those of a service."""
-    memory = LongTermMemory(stores.database)
+    memory = LongTermMemory(stores.database, stop_learning=cancel_extraction)
     own = (promise_tool(Promised(stores.database, settings, memory.says)),)
     builtin = await builtin_tools(stack, settings, stores.database, memory, search_said, own)
     clock = await stack.enter_async_context(StoreClock(stores.database))

@@ -24,6 +24,7 @@ from segue.tools.tool_settings import ToolSettings
 
 MAX_FOUND: Final = 10
 FOUND: Final = 5
+DAYS_OF_EVERY_MONTH: Final = 28
 EVERY: Final = {  # how often a promise is kept, by the words of its definition
     "hour": "FREQ=HOURLY",
     "day": "FREQ=DAILY",
@@ -172,6 +173,9 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
             raise ToolRetry("Give `what` and `at`, with `every` also `until`; or `end`.")
         what, rrule = args["what"], EVERY[args["every"]] if "every" in args else None
         at, until = (_moment(args[name], context.time_zone) if name in args else None for name in ("at", "until"))
+        if args.get("every") == "month" and at is not None and at.day > DAYS_OF_EVERY_MONTH:
+            days = ",".join(map(str, range(DAYS_OF_EVERY_MONTH, at.day + 1)))
+            rrule = f"{rrule};BYMONTHDAY={days};BYSETPOS=-1"  # of those that the month has the last one
         try:
             made = await promises.make(context, what, at=at or context.now, rrule=rrule, until=until)
         except AppError as refused:
@@ -186,7 +190,9 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
 
 def _moment(text: str, zone: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text) if ":" in text else None  # a day alone would be its first moment
     except ValueError:
-        raise ToolRetry("Write a date and time as 2026-11-30T09:00.") from None
+        moment = None
+    if moment is None:
+        raise ToolRetry("Write a date and time as 2026-11-30T09:00.")
     return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
