@@ -14,21 +14,13 @@ LOOK_EVERY_S = 2.0
 
 class Watch:
     """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `wake`. One call at a time. Logs
-    what a call raises as `log_failed`, and goes on.
+    what a call raises, and goes on.
     """
 
-    def __init__(
-        self,
-        name: str,
-        look: Callable[[], Awaitable[object]],
-        *,
-        every_s: float | None = None,
-        log_failed: str = "watch_failed",
-    ) -> None:
+    def __init__(self, name: str, look: Callable[[], Awaitable[object]], *, every_s: float | None = None) -> None:
         self._name = name
         self._look = look
         self._every_s = every_s
-        self._log_failed = log_failed
         self._woken = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
@@ -51,4 +43,5 @@ class Watch:
             self._woken.clear()
             [error] = await asyncio.gather(self._look(), return_exceptions=True)
             if isinstance(error, BaseException):
-                log.warning(self._log_failed, error=str(error), exc_info=None if isinstance(error, AppError) else error)
+                fault = None if isinstance(error, AppError) else error
+                log.warning("watch_failed", watch=self._name, error=str(error), exc_info=fault)

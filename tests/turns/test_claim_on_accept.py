@@ -69,7 +69,7 @@ async def test_it_is_the_claim_that_the_turn_would_have_got_from_the_queue(
             rows.append(await row_of(settings, session))
         at_once, queued = found
         assert at_once is not None
-        assert at_once.options == options
+        assert at_once.request.options == options
         for each in fields(Claim):
             assert getattr(at_once, each.name) == getattr(queued, each.name) or each.name in OF_ONE_TURN, each.name
         assert at_once.key.turn_seq == 1 + 2 * earlier

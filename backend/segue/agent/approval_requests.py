@@ -108,7 +108,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
             moved = update_step(moved, step.id, "waiting", asks=BY_PAGE)
             continue
         waits = await who_decides(turn, request_of(step), tool) if tool else "self"
-        if moved.waiting_step and not (moved.waits_for.is_as(waits) if moved.waits_for else waits == "self"):
+        if moved.waiting_step and not (moved.waits_for.asks_same(waits) if moved.waits_for else waits == "self"):
             break
         origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
         moved = expiring(update_step(moved, step.id, "waiting", args_origin=origin, waits_for=waits), waits)

@@ -60,9 +60,10 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
     if stored is None or stored.is_for_a_later_turn(context.turn):
         return await _make_or_skip(context, state)
     ended: StoredPlan | None = None
-    if stored.plan.status == "active" and not (stored := await _settle(context, stored)).plan.is_open:
-        ended = stored
-    elif stored.plan.expires_at <= context.clock():
+    if stored.plan.status == "active":
+        stored = await _settle(context, stored)
+        ended = None if stored.plan.is_open else stored
+    if ended is None and stored.plan.expires_at <= context.clock():
         # Upkeep may have ended the plan already; even then a yes meant it, and the user has not been told.
         ended = await _end_as_expired(context, stored) if stored.plan.is_open else stored
         if state["acknowledgement"].verdict != "none":

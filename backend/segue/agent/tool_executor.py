@@ -64,10 +64,10 @@ async def run_tool_calls(
     made = {each.request.id: call for each, call in zip(prepared, reply.calls, strict=False)}
     while True:
         held = [call for call in prepared if isinstance(call, HeldCall)]
-        held = [call for call in held if call.by_page] or held
+        waiting = [call for call in held if call.by_page] or held
         runs = [call for call in prepared if not isinstance(call, HeldCall)]
         if not runs:
-            return False, held
+            return False, waiting
         new: dict[tuple[str, str], ReadyCall | SettledCall] = {}
         for call in runs:
             if call_key(call.request) not in turn.answers:
@@ -84,7 +84,7 @@ async def run_tool_calls(
     given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
     turn.conversation += [said, *given]
     turn.show_images()
-    return True, held
+    return True, waiting
 
 
 async def _start(

@@ -249,7 +249,7 @@ class WaitsFor:
         is_late = self.escalates_to is not None and self.escalates_at is not None and self.escalates_at <= now
         return identity.has(self.group) or (is_late and identity.has(self.escalates_to or ""))
 
-    def is_as(self, other: object) -> bool:
+    def asks_same(self, other: object) -> bool:
         """Returns whether another rule asks the same people."""
         return isinstance(other, WaitsFor) and (self.group, self.who) == (other.group, other.who)
 
@@ -275,4 +275,4 @@ class Others:
 
     def cover(self, waits: "WaitsFor", call: str) -> bool:
         """Returns whether they agree to the call with this digest, which waits for these by the rules of now."""
-        return self.agree and (self.by.of_call == call or self.by.is_as(waits))
+        return self.agree and (self.by.of_call == call or self.by.asks_same(waits))

@@ -161,7 +161,7 @@ async def admit(
     """
     prepares = request.instead_of is not None or request.abandons is not None
     # Files are read where a turn begins, and options are of one.
-    steers = request.on_busy == "steer" and not request.attachments and request.options == NO_OPTIONS
+    steers = not prepares and request.on_busy == "steer" and not request.attachments and request.options == NO_OPTIONS
     if not (prepares or steers):
         with suppress(KeyTaken):
             async with database.autocommit() as connection:
@@ -180,7 +180,7 @@ async def admit(
                 request = await put_in_place(connection, session_id, request, tools(), now=now)
             elif request.abandons is not None:
                 await plans.abandon(connection, session_id, *request.abandons)
-        elif steers and not prepares:
+        elif steers:
             request = replace(request, steers=await first_open_turn(connection, session_id))
         return await _admit_locked(connection, owner, session_id, request, now=now)
 

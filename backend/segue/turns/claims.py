@@ -77,8 +77,8 @@ class Claimer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A turn that this process runs as long as the row has `epoch`, what was asked with its message (TurnRequest), and
-    what the claim read about its session.
+    """A turn that this process runs as long as the row has `epoch`, what was asked with its message, and what the claim
+    read about its session.
 
     `attempt` counts from 1; `left_s` is what earlier attempts left of the turn's time, None for the first one.
     `last_turn_id` is the turn that ended last, `answered_turn_id` the last one that ended with an answer.
@@ -96,15 +96,7 @@ class Claim:
     owner: str
     agent: str
     title: str | None
-    force_web_search: bool
-    decided_plan_id: str | None
-    amends: bool
-    approves: bool
-    unattended: bool
-    options: TurnOptions
-    shown_plan: tuple[str, int] | None
-    language: str | None
-    time_zone: str
+    request: TurnRequest
     message_count: int
     last_turn_id: str | None
     answered_turn_id: str | None
@@ -117,9 +109,7 @@ class Claim:
     tool_states: Mapping[str, ToolHealth]
     tool_holds: Mapping[str, ToolHold]
     tool_choice: ToolChoice | None
-    stream: bool
     queued_s: float
-    origin: Origin
     is_unreadable: bool
 
 
@@ -276,9 +266,9 @@ def claim_of(session_id: str, row: dict[str, Any]) -> Claim:
         known = replace(known, shown_plan=None, approves=False)
     return Claim(
         key=key,
+        request=known,
         references=readable(_read_references, row.pop("summary_references") or (), "sessions", session_id) or (),
         is_unreadable=asked is None,
-        **{name: getattr(known, name) for name in TurnRequest.__slots__ if name in Claim.__slots__},
         tool_states=read_states(row.pop("states")),
         tool_holds=read_holds(row.pop("holds")),
         tool_choice=readable(_read_choice, choice, "sessions", session_id) if choice else None,

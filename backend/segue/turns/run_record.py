@@ -97,7 +97,7 @@ class TurnMetrics:
             self._observe,
             claim.key,
             ended,
-            request_id=claim.origin.request_id,
+            request_id=claim.request.origin.request_id,
             attempt=claim.attempt,
             epoch=claim.epoch,
             queued_ms=round(claim.queued_s * 1000),

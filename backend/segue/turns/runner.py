@@ -112,7 +112,7 @@ class UnstoredEnds:
             end.metrics.record_end(ended[0])
             deps.events.end(claim.key, *ended, user=claim.owner)
             if deps.sample is not None:
-                deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
+                deps.sample(claim.owner, claim.request.origin.groups, claim.key.session_id)
 
 
 def tools_of_turn(
@@ -125,8 +125,8 @@ def tools_of_turn(
         claim.tool_states,
         holds=claim.tool_holds,
         agent=speaker.agent,
-        who=(claim.owner, claim.origin.groups, speaker.id),
-        page=page_tools(claim.options.page_tools) if claim.options.page_tools else {},
+        who=(claim.owner, claim.request.origin.groups, speaker.id),
+        page=page_tools(claim.request.options.page_tools) if claim.request.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
     stored, seq = claim.tool_choice, claim.key.turn_seq
@@ -153,9 +153,9 @@ class TurnRun:
         self._began = time.monotonic()
         self._said: NewMessage | None = None
         self._thought = ""
-        speaker = deps.agents.speaker(claim.agent, claim.owner, claim.origin.groups)
-        self._speaker = speaker.answering_with(claim.options.model)
-        who, groups = (claim.owner, claim.key.session_id, claim.key.turn_id), claim.origin.groups
+        speaker = deps.agents.speaker(claim.agent, claim.owner, claim.request.origin.groups)
+        self._speaker = speaker.answering_with(claim.request.options.model)
+        who, groups = (claim.owner, claim.key.session_id, claim.key.turn_id), claim.request.origin.groups
         self._account = Account(deps.books, *who, agent=self._speaker.id, epoch=claim.epoch, groups=groups)
         most_calls = self._speaker.settings.max_rounds + CALLS_BESIDE_ROUNDS
         self._model = MeteredModel(self._speaker.models, most_calls, self._account)
@@ -185,7 +185,7 @@ class TurnRun:
         return self._task
 
     async def _run(self) -> session.ChatAnswer | None:
-        key, origin = self.claim.key, self.claim.origin
+        key, origin = self.claim.key, self.claim.request.origin
         ids = {"session_id": key.session_id, "turn_id": key.turn_id}
         with (
             self._deps.span("turn", parent=origin.traceparent, attempt=self.claim.attempt, **ids) as span,
@@ -234,7 +234,7 @@ class TurnRun:
 
     async def _answer(self) -> TurnState:
         deps, claim = self._deps, self.claim
-        events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.stream)
+        events = await deps.events.open(claim.key, epoch=claim.epoch, stream=claim.request.stream)
         deps.events.tell(claim.owner, user_feed.turn_started(claim.key, claim.title))
         if claim.is_unreadable:
             raise Unreadable("message")
@@ -260,7 +260,7 @@ class TurnRun:
         context = TurnContext(
             owner=claim.owner,
             turn=claim.key,
-            time_zone=claim.time_zone or "UTC",
+            time_zone=claim.request.time_zone or "UTC",
             clock=deps.clock,
             model=self._model,
             guard=self._guard,
@@ -269,7 +269,7 @@ class TurnRun:
             agent=self._speaker.id,
             agent_digest=self._speaker.digest,
             approvals=self._speaker.agent.approvals,
-            options=claim.options,
+            options=claim.request.options,
             settings=self._speaker.settings,
             transaction=lambda: store.fenced_transaction(deps.database, claim),
             start_calls=partial(call_starts.start_calls, deps.database, claim),
@@ -327,7 +327,7 @@ class TurnRun:
         answer = session.chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer, user=claim.owner)
         if self._deps.sample is not None:
-            self._deps.sample(claim.owner, claim.origin.groups, claim.key.session_id)
+            self._deps.sample(claim.owner, claim.request.origin.groups, claim.key.session_id)
         self._metrics.record_end()
         return answer
 

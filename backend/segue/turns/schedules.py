@@ -321,9 +321,6 @@ class Schedules:
 
     name = "schedules that are due"
     slots = 8
-    log_not_claimed = "schedules_not_found"
-    log_failed = "schedule_not_begun"
-    log_raised = "schedule_raised"
 
     async def claim(self) -> Row[Any] | None:
         leased, read = {"look_at": due_in(LEASE_S)}, (*schedules.c, func.now().label("now"))

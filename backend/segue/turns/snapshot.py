@@ -86,7 +86,7 @@ async def load_context(
         attachments=attachments,
         files=files,
         message_id=opening.id,
-        force_web_search=claim.force_web_search,
+        force_web_search=claim.request.force_web_search,
         message_count=claim.message_count,
         prompt=prompt.messages,
         prompt_parts=prompt.before,
@@ -96,12 +96,12 @@ async def load_context(
         facts=facts,
         open_plan=stored.pending,
         decided_plan=stored.decided,
-        amends=claim.amends,
-        approves=claim.approves,
-        shown_plan=claim.shown_plan,
+        amends=claim.request.amends,
+        approves=claim.request.approves,
+        shown_plan=claim.request.shown_plan,
         answered_turn_id=claim.answered_turn_id,
         answered=_answered(stored.messages, opening, claim.answered_turn_id),
-        language=claim.language,
+        language=claim.request.language,
         said=_said(stored.messages),
         earlier=stored.earlier,
     )
@@ -122,7 +122,7 @@ async def _read(deps: TurnDeps, claim: Claim, speaker: Speaker, *, now: datetime
             opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
         )
         messages = [*window.messages, coming] if coming else window.messages
-        decided = await get_plan(connection, claim.decided_plan_id) if claim.decided_plan_id else None
+        decided = await get_plan(connection, claim.request.decided_plan_id) if claim.request.decided_plan_id else None
         earlier = None
         if claim.epoch > 1:
             calls = await recorded_calls(connection, turn_id)
@@ -161,7 +161,7 @@ async def _content(
     return SessionContent(
         summary=claim.summary,
         references=claim.references,
-        now=local_time(opening.created_at, claim.time_zone),  # the same if the turn is run again
+        now=local_time(opening.created_at, claim.request.time_zone),  # the same if the turn is run again
         facts=facts,
         plan=plan,
         history=[_with_tools(each, later_tools) for each in stored.messages] if later_tools else stored.messages,
@@ -170,9 +170,9 @@ async def _content(
         expired=frozenset(call_id for call_id, size in stored.in_view.items() if size and call_id not in kept),
         opaque=stored.window.opaque,
         instructions=instructions,
-        language=claim.language,
+        language=claim.request.language,
         tool_tokens=tool_tokens,
-        page=claim.options.page,
+        page=claim.request.options.page,
     )
 
 
@@ -180,7 +180,7 @@ def _instructions(speaker: Speaker, guard: ToolGuard, claim: Claim) -> Instructi
     """Returns what the agent is told in the turn, of the tools that the turn may use too."""
     specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
     confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
-    is_gone, asked = speaker.id != claim.agent, claim.options.instructions
+    is_gone, asked = speaker.id != claim.agent, claim.request.options.instructions
     return instructions_of(speaker.agent, claim.owner, confirmation, asked=asked, is_gone=is_gone)
 
 

@@ -165,7 +165,7 @@ class TurnService:
         """
         deps, now = self._deps, self._deps.clock()
         claim = await deps.database.read(claim_of_next, owner, session_id)
-        claim = replace(claim, origin=Origin(groups=tuple(groups)))
+        claim = replace(claim, request=replace(claim.request, origin=Origin(groups=tuple(groups))))
         speaker = deps.agents.speaker(claim.agent, owner, groups)
         guard, _ = tools = tools_of_turn(deps, claim, speaker, save=_forget)
         await guard.load_global_state()

@@ -28,9 +28,6 @@ class Errands:
 
     name = "errands"
     slots = 2
-    log_not_claimed = "errands_not_claimed"
-    log_failed = "errand_failed"
-    log_raised = "errand_raised"
 
     async def claim(self) -> str | None:
         if (error := self.unclaimable) is not None:
@@ -99,7 +96,7 @@ async def test_a_job_for_which_its_owners_limit_has_no_room_is_due_again_when_th
 
 
 @pytest.mark.parametrize(
-    ("error", "event"), [(storage_lost(), "errand_failed"), (ZeroDivisionError(), "errand_raised")], ids=str
+    ("error", "event"), [(storage_lost(), "job_failed"), (ZeroDivisionError(), "job_raised")], ids=str
 )
 async def test_a_job_that_raises_is_logged_and_leaves_its_slot_to_the_next(error: Exception, event: str) -> None:
     errands = Errands(["a", "b", "c", "d"], {"a": error, "b": error})
@@ -119,7 +116,7 @@ async def test_a_claim_that_fails_is_logged_and_made_again_when_woken() -> None:
                 await errands.moved.wait_for(lambda: errands.unclaimable is None)
             loop.wake()
             await errands.wait_for_start(1)
-    assert [entry["event"] for entry in logs] == ["errands_not_claimed"]
+    assert [entry["event"] for entry in logs] == ["watch_failed"]
 
 
 async def test_it_looks_again_at_every_interval() -> None:

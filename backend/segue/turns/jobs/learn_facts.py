@@ -41,7 +41,7 @@ class FactUpkeep(Watch):
     """Marks facts as used, embeds those that have no embedding. Marks lost at a stop do no harm: they only rank."""
 
     def __init__(self, database: Database, long_term: LongTermMemory, clock: Clock, *, interval_s: float) -> None:
-        super().__init__("upkeep of facts", self._work, every_s=interval_s, log_failed="afterwards_failed")
+        super().__init__("upkeep of facts", self._work, every_s=interval_s)
         self.wake()
         self._database = database
         self._long_term = long_term
@@ -123,9 +123,6 @@ class FactExtraction:
 
     name = "extraction of facts"
     slots = 4
-    log_not_claimed = "afterwards_failed"
-    log_failed = "extraction_failed"
-    log_raised = "extraction_raised"
 
     async def claim(self) -> DueExtraction | None:
         """The wait for the next try grows with the turn's age; after GIVE_UP there is none. The turns of a session come

@@ -15,15 +15,10 @@ Job = TypeVar("Job")
 
 
 class JobKind(Protocol[Job]):
-    """`slots` is how many jobs run at once in a process. The three `log_…` are names of log events: for a claim that
-    raised, for a job that raised an AppError, and for a job that raised anything else.
-    """
+    """`slots` is how many jobs run at once in a process. Log lines have the `name`."""
 
     name: str
     slots: int
-    log_not_claimed: str
-    log_failed: str
-    log_raised: str
 
     async def claim(self) -> Job | None:
         """The job that has been due for longest, leased to this process. None if none is due."""
@@ -42,7 +37,7 @@ class JobLoop(Watch, Generic[Job]):
     """Runs the jobs of one kind while it is entered. `wake` says that a job may have fallen due."""
 
     def __init__(self, kind: JobKind[Job], *, interval_s: float) -> None:
-        super().__init__(kind.name, self._start_all_due, every_s=interval_s, log_failed=kind.log_not_claimed)
+        super().__init__(kind.name, self._start_all_due, every_s=interval_s)
         self.wake()
         self._kind = kind
         self._slots = asyncio.Semaphore(kind.slots)
@@ -78,7 +73,7 @@ class JobLoop(Watch, Generic[Job]):
             if await kind.run(job):
                 self.wake()
         except AppError as error:
-            log.warning(kind.log_failed, code=error.code, **kind.ids(job))
+            log.warning("job_failed", job=kind.name, code=error.code, **kind.ids(job))
             if error.code in NO_ROOM:
                 await kind.give_back(job, float(error.extra["retry_after_s"]))
         except asyncio.CancelledError:
@@ -92,4 +87,4 @@ class JobLoop(Watch, Generic[Job]):
         self._jobs.discard(task)
         self._slots.release()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error(self._kind.log_raised, error=type(error).__name__, exc_info=error)
+            log.error("job_raised", job=self._kind.name, error=type(error).__name__, exc_info=error)

@@ -51,9 +51,6 @@ class Titles:
 
     name = "titles that are due"
     slots = 2
-    log_not_claimed = "titles_not_found"
-    log_failed = "title_failed"
-    log_raised = "title_raised"
 
     async def claim(self) -> DueTitle | None:
         return await self.database.write(claim_title, lease_s=self.lease_s)
@@ -66,7 +63,7 @@ class Titles:
         except StorageUnavailable:
             raise
         except AppError as error:
-            log.warning(self.log_failed, code=error.code, **self.ids(job))
+            log.warning("title_failed", code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
             stored = await store_title(connection, job, title)
             if stored:
@@ -161,9 +158,6 @@ class Summaries:
 
     name = "summaries that are due"
     slots = 2
-    log_not_claimed = "summaries_not_found"
-    log_failed = "summary_failed"
-    log_raised = "summary_raised"
 
     async def claim(self) -> summaries.DueSummary | None:
         return await self.database.write(summaries.claim_summary, lease_s=self.lease_s)

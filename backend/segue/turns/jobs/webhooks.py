@@ -53,9 +53,6 @@ class Webhooks:
 
     name = "webhook events that are due"
     slots = 4
-    log_not_claimed = "webhooks_not_found"
-    log_failed = "webhook_not_settled"
-    log_raised = "webhook_raised"
 
     async def claim(self) -> DueEvent | None:
         """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
