@@ -155,7 +155,7 @@ async def test_a_plan_whose_calls_are_asked_about_again_is_not_said_to_be_given_
 async def test_what_the_model_would_only_write_last_is_the_answer_and_no_step(
     client: Client, provider: Provider
 ) -> None:
-    steps = [*THREE_STEPS[:2], {"id": 3, "description": "Riassumi", "tool": None}]
+    steps: list[dict[str, Any]] = [*THREE_STEPS[:2], {"id": 3, "description": "Riassumi", "tool": None}]
     provider.will(planned(steps), says("Il riassunto."))
     answer = await client.chat(await client.new_session(), "Cerca le cose di Rossi, poi leggi la prima e riassumila")
     assert [step["description"] for step in answer["plan"]["steps"]] == ["Cerca", "Leggi"]
