@@ -26,7 +26,7 @@ $(INSTALLED): requirements-dev.lock pyproject.toml
 	sed -n '/^uv==/,/[^\\]$$/p' requirements-dev.lock > .venv/uv.lock
 	$(PIP) --require-hashes -r .venv/uv.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock \
-		|| $(PIP) --require-hashes -r requirements-dev.lock
+		|| { $(PIP) 'pip>=23.3' && $(PIP) --require-hashes -r requirements-dev.lock; }  # older ones know no extras in it
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e . \
 		|| $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@

@@ -48,8 +48,9 @@ class McpFile:
         return self._watch
 
     async def secrets_changed(self) -> None:
-        self._taken = None
-        self._watch.wake()
+        if self._last is None or self._last[0] is not None:  # else there is no file whose variables they could be
+            self._taken = None
+            self._watch.wake()
 
     async def look(self) -> None:
         seen = await asyncio.to_thread(_seen, self._files)

@@ -106,7 +106,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"MCP_CONFIG": __file__}, "is not JSON"),
         ({"MCP_CONFIG": "/"}, "cannot be read"),
         ({"LANGUAGE_DIR": "/nowhere"}, "LANGUAGE_DIR=/nowhere is no folder"),
-        ({"BEFORE_CALL": "nowhere:rule"}, "No module named 'nowhere'"),
+        ({"BEFORE_CALL": "nowhere:rule"}, "No module named 'nowhere': install its package, or set PYTHONPATH"),
         ({"BEFORE_CALL": "os:sep"}, "BEFORE_CALL should be callable"),
         ({"PRICES_FILE": __file__}, "PRICES_FILE"),
         ({"PRICES_FILE": "/"}, "PRICES_FILE"),

@@ -187,6 +187,16 @@ async def test_a_service_that_is_well_exits_with_zero(settings: Settings, provid
     assert server["tools"] > 5
 
 
+async def test_a_protection_with_a_misspelt_name_of_a_tool_is_a_problem(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    connect(settings, shelf, confirm=["relable"], idempotency_arg={"stamp": "item_id"})
+    provider.will(says("ok"))
+    report, said = await examined(beside(settings))
+    assert areas(report["problems"]) == ["queue", "mcp"]  # nothing serves
+    assert "server shelf does not have: relable (confirm), stamp (idempotency_arg)." in said
+
+
 @pytest.mark.parametrize(
     ("answer", "todo"),
     [

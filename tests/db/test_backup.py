@@ -267,3 +267,14 @@ def test_where_there_is_no_store_none_is_made_for_a_backup(tmp_path: Path) -> No
     code, said = segue("backup", str(tmp_path / "file"), DATA_DIR=str(tmp_path / "data"))
     assert (code, "There is no database in" in said) == (2, True)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_copy_behind_a_pooler_that_keeps_no_sessions_is_refused_before_it_changes_any(
+    settings: Settings, tmp_path: Path
+) -> None:
+    behind = {**urls_of(settings), "DATABASE_POOLER": "transaction"}
+    (made := tmp_path / "made").touch()
+    for command in (("backup", str(tmp_path / "new")), ("restore", str(made))):
+        code, said = await asyncio.to_thread(partial(segue, *command, **behind))
+        assert (code, "give the DATABASE_URL that leads past the pooler" in said) == (2, True)
+    assert not (tmp_path / "new").exists()

@@ -154,6 +154,18 @@ async def test_a_file_that_cannot_be_used_is_refused_whole_and_said_once(live: L
     assert (live.servers.refused, await live.pids()) == (None, before)
 
 
+async def test_secrets_that_change_beside_no_file_refuse_nothing(tmp_path: Path) -> None:
+    file = McpFile(tmp_path / "mcp.json", dict)
+    async with McpServers(file.read(), timeout_s=PATIENCE_S, start_timeout_s=PATIENCE_S) as servers:
+        file.followed_by(servers)
+        for _ in range(2):
+            await file.look()
+        await file.secrets_changed()
+        for _ in range(3):
+            await file.look()
+    assert servers.refused is None
+
+
 async def test_a_file_that_changes_all_the_time_is_read_once_it_rests(live: Live) -> None:
     before = await live.pids()
     with capture_logs() as logs:

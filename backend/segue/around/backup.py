@@ -100,8 +100,8 @@ def backup(file: Annotated[Path, typer.Argument(help="A new file, for this accou
     """Copies every table as of one moment. Prints how many rows of each there are."""
     progress = _ProgressLine()
 
-    async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Manifest:
-        stores = open_clients(stack, urls)
+    async def run(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Manifest:
+        stores = _open_stores(settings, urls, stack)
         with new_file(file) as out:
             manifest = await back_up(stores.database, out, progress=progress)
         with suppress(AppError, DBAPIError):  # a server that only reads, a schema from before there was an audit
@@ -122,8 +122,8 @@ def restore(
     """Restores all of it or nothing, at the newest schema. Turns that ran then go on once a service starts."""
     progress = _ProgressLine()
 
-    async def run(_settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> tuple[Manifest, int | None]:
-        stores = open_clients(stack, urls)
+    async def run(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> tuple[Manifest, int | None]:
+        stores = _open_stores(settings, urls, stack)
         manifest = await fill_from(stores, file, force=force, progress=progress)
         await note(stores, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
         return manifest, await stores.cache.delete_where(lambda key: key.startswith("segue:"))
@@ -133,6 +133,16 @@ def restore(
     typer.echo(f"Restored {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC from {file}.")
     if deleted is None:
         raise refusal("Redis could not be asked. Flush it before a service starts: it may know what is not stored.")
+
+
+def _open_stores(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> OpenStores:
+    """Raises typer.Exit behind a pooler in transaction mode: what a copy sets for its session the service would get."""
+    if settings.database_pooler == "transaction":
+        raise refusal(
+            "This needs sessions of PostgreSQL: give the DATABASE_URL that leads past the pooler, and no "
+            "DATABASE_POOLER."
+        )
+    return open_clients(stack, urls)
 
 
 # --- the file ---

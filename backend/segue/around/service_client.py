@@ -110,8 +110,8 @@ class AsyncApi:
 class Api:
     """The API for a command of a terminal, which waits for each answer. Ctrl-C ends what is waited for."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
-        self.client = AsyncApi(httpx2.AsyncClient(**client_options(url)), key_header(api_key), WHAT_TO_DO)
+    def __init__(self, url: str, api_key: str | None = None, advice: Mapping[int, str] = WHAT_TO_DO) -> None:
+        self.client = AsyncApi(httpx2.AsyncClient(**client_options(url)), key_header(api_key), advice)
         self._runner = asyncio.Runner()
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:

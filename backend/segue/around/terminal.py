@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
-from segue.around.service_client import HOST, Api, Refused
+from segue.around.service_client import HOST, WHAT_TO_DO, Api, Refused
 from segue.config import Settings
 from segue.domain.identity import is_loopback
 from segue.log import configure_logging, log, never_log
@@ -63,7 +63,7 @@ def service_url(given: str | None) -> str:
 @contextmanager
 def asking(url: str | None, api_key: str | None) -> Iterator[Api]:
     """Yields the API of a running service; what it refuses ends the command with 1."""
-    api = Api(service_url(url), api_key)
+    api = Api(service_url(url), api_key, {401: WHAT_TO_DO[401]})
     try:
         yield api
     except Refused as error:
@@ -104,6 +104,8 @@ def _sentence(error: Any) -> str:
     name = ".".join(map(str, error["loc"])).upper()
     is_ours = error["type"] == "value_error"
     text = str(error["ctx"]["error"]) if is_ours else error["msg"].replace("Input should", "should")
+    if error["type"] == "import_error":
+        text += ": install its package, or set PYTHONPATH"
     return f"{name}{': ' if name and text[0].isupper() else ' '}{text}".strip()
 
 

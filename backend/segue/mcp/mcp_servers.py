@@ -97,6 +97,10 @@ class McpServers:
     def statuses(self) -> list[McpServerStatus]:
         return [server.status for server in self.servers]
 
+    def unknown_tools(self) -> dict[str, list[str]]:
+        """Returns by server the tools that mcp.json names and the server does not list, with the keys."""
+        return {server.name: server.unknown for server in self._shared() if server.unknown}
+
     @property
     def ignored(self) -> tuple[str, ...]:
         return self.config.ignored

@@ -36,6 +36,7 @@ from segue.mcp.stdio import Stderr
 from segue.mcp.tool_mapping import tools_of, value_of
 from segue.tools.run import LONGEST, Deadline
 
+_OF_TOOLS: Final = ("confirm", "disabled", "idempotency_arg", "tool_groups", "verify")  # keys of mcp.json
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _LIST_PAUSE_S: Final = 0.2
@@ -69,6 +70,7 @@ class Supervisor:
         self._last_error: tuple[str, datetime] | None = None
         self._questions = Questions(self.name, secrets)
         self.listed: list[McpTool] | None = None
+        self.unknown: list[str] = []  # tools that mcp.json names and the server does not
         self._left_out: list[LeftOut] = []
         self._connection: tuple[Client, TaskGroup] | None = None
         self._in_doubt = asyncio.Event()
@@ -317,9 +319,10 @@ class Supervisor:
         if listed == self.listed:
             return
         names = {tool.name for tool in listed}
-        for setting in ("confirm", "disabled", "tool_groups"):
-            if unknown := sorted(set(getattr(self.config, setting)) - names):
-                log.warning("mcp_config_unknown_tools", server=self.name, setting=setting, tools=unknown)
+        named = {setting: {*getattr(self.config, setting)} - names for setting in _OF_TOOLS}
+        self.unknown = [f"{tool} ({setting})" for setting, tools in named.items() for tool in sorted(tools)]
+        if self.unknown:
+            log.warning("mcp_config_unknown_tools", server=self.name, tools=self.unknown)
         # In a thread: two hundred large schemas take seconds.
         tools, self._left_out = await asyncio.to_thread(
             tools_of, self.name, self.config, listed, self.call, self.timeout_s

@@ -121,6 +121,8 @@ def _installed(path: tuple[str, ...]) -> tuple[tuple[object, str], ...]:
             loaded = entry.load()
         except (ImportError, AttributeError) as error:
             raise _invalid(f"{where} leads nowhere: {error}. Correct it, or remove its package.") from error
+        except TypeError as error:  # of `@tool`
+            raise _invalid(f"{where} cannot be used: {error}") from error
         found += [(each, where) for each in (loaded if isinstance(loaded, list | tuple) else [loaded])]
     return tuple(found)
 

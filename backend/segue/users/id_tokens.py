@@ -194,7 +194,7 @@ class KeySet:
             self._read_at = self._clock()
             pause = FETCH_EVERY_S
         except (httpx2.HTTPError, BodyTooLarge, TimeoutError, orjson.JSONDecodeError) as error:
-            log.warning("jwks_unreachable", error=type(error).__name__)
+            log.warning("jwks_unreachable", error=type(error).__name__, advice="Check JWT_JWKS_URL.")
         finally:
             self._next_at = self._clock() + pause
             self._fetching = None

@@ -216,6 +216,8 @@ def _look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str
         report.add("mcp.refused", why=servers.refused)
     if servers.ignored:
         report.add("mcp.ignored", keys="; ".join(servers.ignored))
+    for name, unknown in servers.unknown_tools().items():
+        report.add("mcp.unknown_tools", server=name, tools=", ".join(unknown))
     specs, parts = [tool.spec for tool in servers.tools()], []
     for server in servers.statuses():
         own = [spec for spec in specs if spec.source == f"mcp:{server.name}"]
