@@ -235,7 +235,8 @@ async def test_a_backup_that_does_not_fit_the_disk_says_so_and_leaves_no_file(
     settings: Settings, tmp_path: Path, stores: Stores
 ) -> None:
     await stores.database.execute(SESSIONS)
-    limited = f"ulimit -f 64; exec {sys.executable} -m segue backup {tmp_path / 'segue.backup'}"
+    # -B: the limit would cut the bytecode of a module that has changed, and every later import of it would fail.
+    limited = f"ulimit -f 64; exec {sys.executable} -B -m segue backup {tmp_path / 'segue.backup'}"
     environment = surroundings(urls_of(settings))
     done = await asyncio.to_thread(partial(run, ["sh", "-c", limited], env=environment, capture_output=True, text=True))
     said = "segue.backup cannot be written: File too large. Make room there"

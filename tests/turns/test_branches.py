@@ -175,11 +175,11 @@ async def test_a_failed_turn_is_run_again_and_one_that_was_answered_or_has_left_
     client: Client, provider: Provider
 ) -> None:
     session, _ = await talk(client, provider, "one")
-    provider.will(fails(400))
+    provider.will(fails(500))
     await client.send(session, "two")
     answered, failed = [turn["turn_id"] for turn in await client.turns(session)]
     assert code(await retry(client, session, answered)) == (409, "cannot_retry")
-    provider.will(fails(400), says("TWO"))
+    provider.will(fails(500), says("TWO"))
     assert code(await retry(client, session, failed)) == (502, "model_unavailable")
     got = await retry(client, session, failed, **{"Idempotency-Key": "k"})
     assert (got.json()["turn_id"], got.json()["message"]["content"]) == (failed, "TWO")

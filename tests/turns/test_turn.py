@@ -64,7 +64,7 @@ async def test_an_end_that_postgres_refuses_is_an_internal_error_and_no_other_en
     settings: Settings, own_database_url: str, provider: Provider
 ) -> None:
     admin = await asyncpg.connect(plain(own_database_url))
-    provider.will(fails(500), fails(400))
+    provider.will(fails(500), fails(500))
     async with running(settings.model_copy(update={"database_url": SecretStr(own_database_url)})) as client:
         await admin.execute("ALTER TABLE turns ADD CHECK (error ->> 'code' <> 'model_unavailable')")
         session = await client.new_session()

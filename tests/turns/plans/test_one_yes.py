@@ -540,7 +540,7 @@ async def test_after_a_plan_whose_model_is_lost_the_answer_is_what_the_steps_did
 ) -> None:
     session, _ = await offered(client, provider, [deletion(1), deletion(2)], ASK)
     await client.chat(session, "yes")
-    provider.will(fails(400), fails(400))
+    provider.will(fails(500), fails(500))
     answer = await client.chat(session, "yes")
     assert "✓ Delete 2" in answer["message"]["content"]
     assert effects == ["delete itm-1", "delete itm-2"]
