@@ -87,8 +87,7 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
         wanted, tries = ("in_words", 1) if problem else ("out_of_rounds", MAX_EMPTY_ANSWERS)
         asked = prompts.with_instruction(state["conversation"], prompts.TEXTS[wanted])
         try:
-            # With the tools all the same: the request begins as those before it.
-            offered = context.guard.offered(tools)
+            offered = context.guard.offered(tools)  # with the tools: the request begins as those before it
             reply, started = await stream_reply(context, asked, offered, tool_choice="none", empty_tries=tries)
         except AppError as error:
             if not gave_no_answer(error) or not (problem or state.get("tool_calls")):

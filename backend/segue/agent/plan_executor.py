@@ -59,21 +59,15 @@ Change = Literal["agent_changed", "tool_changed", "tool_blocked"]
 
 @dataclass(slots=True)
 class PlanRun:
-    """A plan that is being executed. `values` holds what its steps gave, by step.
-
-    `changed` is why what runs now is not what the user approved: the question then says that it is asked again, and by
-    tool with `differences` what has changed of its definition.
-    `steered` says that the user has said something else meanwhile, and that the plan is over. `problem` is why a step
-    waits to which the model gave no answer, after tools had run.
-    """
+    """A plan that is being executed."""
 
     turn: TurnCalls
     stored: store.StoredPlan
-    values: dict[int, StoredResult] = field(default_factory=dict)
-    changed: Change | None = None
-    differences: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    steered: bool = False
-    problem: AppError | None = None
+    values: dict[int, StoredResult] = field(default_factory=dict)  # what its steps gave, by step
+    changed: Change | None = None  # why what runs now is not what the user approved: the question says it asks again
+    differences: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by tool, what changed in its definition
+    steered: bool = False  # the user has said something else meanwhile, and so the plan is over
+    problem: AppError | None = None  # why a step waits to which the model gave no answer, after tools had run
 
     @property
     def plan(self) -> Plan:

@@ -35,43 +35,31 @@ MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
 @dataclass(frozen=True, slots=True)
 class SessionContent:
-    """What a prompt can be made of. The history ends with the running turn.
-
-    `references` are the lines that were listed when the summary was written, `earlier` the results, newest first, that
-    may have to be listed beside them: those of turns that the summary does not cover. `now` is when the
-    user's message came, in the user's time zone.
-    `inline` holds by tool call the results that could be shown whole; results of calls in `expired` are deleted.
-    `opaque` holds by message id what the provider wants back with the calls of a message. `language` is the one to
-    answer in, None for the user's. `tool_tokens` is what the tools take in a request, and `page` what the client's page
-    says of itself.
-    """
+    """What a prompt can be made of. The history ends with the running turn."""
 
     summary: str | None
-    references: Sequence[str]
-    now: datetime
+    references: Sequence[str]  # lines that were listed when the summary was written
+    now: datetime  # when the user's message came, in the user's time zone
     facts: Sequence[Memory]
     plan: Plan | None
     history: Sequence[Message]
-    earlier: Sequence[Reference]
-    inline: Mapping[str, str]
-    expired: Collection[str]
-    opaque: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    earlier: Sequence[Reference]  # may have to be listed too, newest first: of turns that the summary does not cover
+    inline: Mapping[str, str]  # by tool call, the results that could be shown whole
+    expired: Collection[str]  # calls whose results are deleted
+    opaque: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what the provider wants back, by message id
     instructions: Instructions = field(default_factory=Instructions)
-    language: str | None = None
-    tool_tokens: int = 0
-    page: str | None = None
+    language: str | None = None  # the one to answer in, None for the user's
+    tool_tokens: int = 0  # what the tools take in a request
+    page: str | None = None  # what the client's page says of itself
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One system message, then the history as far as it fits, ending with the running turn, which begins with notes.
-    `before` are the parts before that turn: no request of it changes them. `cut_off` is the seq of the last turn that
-    should go into the summary, if it is time for that.
-    """
+    """One system message, then as much history as fits: it ends with the running turn, which begins with notes."""
 
     messages: list[BaseMessage]
-    cut_off: int | None
-    before: tuple[PromptPart, ...]
+    cut_off: int | None  # seq of the last turn that should go into the summary, if it is time for that
+    before: tuple[PromptPart, ...]  # those before the running turn: no request of it changes them
 
 
 def build_prompt(session: SessionContent, limits: WindowLimits, count: CountTokens) -> Prompt:

@@ -36,12 +36,10 @@ from segue.tools.run import CallOutcome
 
 @dataclass(frozen=True, slots=True)
 class StartedMessage:
-    """A message whose first `chars` characters have been emitted, and whose end has not. One without any has calls that
-    were emitted while the model wrote them.
-    """
+    """A message whose first `chars` characters have been emitted, and whose end has not."""
 
     message_id: str
-    chars: int
+    chars: int  # without any, it has calls that were emitted while the model wrote them
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,90 +51,56 @@ class EarlierAttempt:
 
 
 class TurnInput(TypedDict):
-    """The snapshot a turn starts from.
+    """The snapshot a turn starts from."""
 
-    message, message_id: the user's message. `message_count` counts the session's stored messages.
-    attachments: what reading the message's `files` comes to, by their ids.
-    prompt: what the model is shown: the system message, then the history, which ends with the user's message or with
-        what an `earlier` attempt has added to it.
-    prompt_parts: the parts of it before the user's message.
-    cut_off: the seq of the last turn that should go into the summary, if it is time for that.
-    earlier_results: references to the session's recent results, newest first.
-    facts: what is known of the user, oldest first.
-    open_plan: the session's open plan; `shown_plan` is its id and version when the message arrived.
-    decided_plan: the plan whose button was pressed, if a button and not words is the message.
-    amends: the message was sent as a change of `shown_plan`, however it reads.
-    approves: a yes in it may be one to what was asked before; in a program's message none is.
-    answered_turn_id: the turn that gave the session's last answer.
-    answered: that answer, None if it came after the message.
-    language: the session's, which is to be answered in; `said` are the texts that show which it is otherwise, those
-        that tell most first.
-    """
-
-    message: str
-    attachments: Mapping[str, CallOutcome]
+    message: str  # the user's
+    attachments: Mapping[str, CallOutcome]  # what reading the `files` comes to, by their ids
     files: Sequence[session.Attached]
-    message_id: str
-    message_count: int
+    message_id: str  # of the user's message
+    message_count: int  # stored messages of the session
     force_web_search: bool
-    prompt: list[BaseMessage]
-    prompt_parts: tuple[session.PromptPart, ...]
-    cut_off: int | None
+    prompt: list[BaseMessage]  # system message, then history: it ends with the message, or what `earlier` added to it
+    prompt_parts: tuple[session.PromptPart, ...]  # those before the user's message
+    cut_off: int | None  # seq of the last turn that should go into the summary, if it is time for that
     memory: ShortTermMemory | None
-    earlier_results: tuple[Reference, ...]
-    facts: list[session.Memory]
-    open_plan: StoredPlan | None
-    decided_plan: StoredPlan | None
-    amends: bool
-    approves: bool
-    shown_plan: tuple[str, int] | None
-    answered_turn_id: str | None
-    answered: str | None
-    language: str | None
-    said: tuple[str, ...]
+    earlier_results: tuple[Reference, ...]  # references to the session's recent results, newest first
+    facts: list[session.Memory]  # what is known of the user, oldest first
+    open_plan: StoredPlan | None  # the session's
+    decided_plan: StoredPlan | None  # the one whose button was pressed, if a button and not words is the message
+    amends: bool  # the message was sent as a change of `shown_plan`, however it reads
+    approves: bool  # a yes in the message may be one to what was asked before; in a program's none is
+    shown_plan: tuple[str, int] | None  # id and version of the open plan when the message arrived
+    answered_turn_id: str | None  # the turn that gave the session's last answer
+    answered: str | None  # that answer, None if it came after the message
+    language: str | None  # the session's, which is to be answered in
+    said: tuple[str, ...]  # texts that show which language it is otherwise, those that tell most first
     earlier: EarlierAttempt | None
 
 
 class TurnState(TurnInput, total=False):
-    """What the nodes add.
-
-    replied_to: the plan and version that the message answered.
-    cautious: the user's yes was weak, so that what changes the world asks first.
-    left_waiting: the plan that waits while the message is about something else.
-    touched_plan: the plan this turn made, advanced or ended; `plan_runs` says that its open steps are to run now.
-    note: an instruction to the model for this turn only.
-    conversation: what the model has been shown in this turn.
-    asked_again: why a step that the user approved waits for another yes.
-    answer: None until something answers; `started` is its message if part of it was emitted already, `answer_id` the
-        id it is stored under, `postscript` a text that follows it. It `is_structured` if it is JSON that fits the
-        schema of the client. `problem` is why the model gave none: at the end, why the service wrote it.
-    checked: by their ids, the calls that have settled some of earlier turns.
-    tool_calls, references: the calls this turn made, in order, and the references to their results, newest first.
-    found: what in these results has a title or an address.
-    effects: what these calls changed or may have changed.
-    """
+    """What the nodes add."""
 
     acknowledgement: Acknowledgement
     search: SearchDecision
-    replied_to: tuple[str, int] | None
-    cautious: bool
-    left_waiting: StoredPlan | None
-    touched_plan: StoredPlan | None
-    plan_runs: bool
-    asked_again: str | None
-    note: str | None
-    conversation: list[BaseMessage]
-    answer: str | None
-    started: StartedMessage | None
-    answer_id: str
-    is_structured: bool
-    postscript: str | None
-    problem: AppError | None
-    checked: dict[str, tuple[ToolCall, Reference] | None]
-    tool_calls: list[ToolCall]
-    references: list[Reference]
-    found: list[session.Source]
-    effects: list[TurnEffect]
+    replied_to: tuple[str, int] | None  # the plan and version that the message answered
+    cautious: bool  # the user's yes was weak, so that what changes the world asks first
+    left_waiting: StoredPlan | None  # waits while the message is about something else
+    touched_plan: StoredPlan | None  # that this turn made, advanced or ended
+    plan_runs: bool  # the open steps of `touched_plan` are to run now
+    asked_again: str | None  # why a step that the user approved waits for another yes
+    note: str | None  # an instruction to the model for this turn only
+    conversation: list[BaseMessage]  # what the model has been shown in this turn
+    answer: str | None  # None until something answers
+    started: StartedMessage | None  # the answer's message, if part of it was emitted already
+    answer_id: str  # that the answer is stored under
+    is_structured: bool  # the answer is JSON that fits the schema of the client
+    postscript: str | None  # a text that follows the answer
+    problem: AppError | None  # why the model gave no answer; at the end, why the service wrote it
+    checked: dict[str, tuple[ToolCall, Reference] | None]  # by id, calls that have settled some of earlier turns
+    tool_calls: list[ToolCall]  # that this turn made, in order
+    references: list[Reference]  # to the results of these calls, newest first
+    found: list[session.Source]  # what in these results has a title or an address
+    effects: list[TurnEffect]  # what these calls changed or may have changed
 
 
 Update = dict[str, Any]
@@ -148,14 +112,8 @@ StartCalls = Callable[
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The identity comes from the request, never from the model.
-
-    `transaction` opens a short transaction that raises StaleTurn once another worker owns the turn, and so does
-    `start_calls`, which stores calls before they run. `emit` takes an event, only after its commit. `is_steered`
-    returns whether the user has said something to the turn since, and `read_steers` makes it part of the turn, in the
-    caller's transaction. `has_listener` returns whether the turn has a follower who wants words as they come.
-    `agent` is the id of the agent that answers, and `agent_digest` is its own. `options` are what the client asked of
-    the turn. `approvals` are the agent's rules about who approves.
+    """The identity comes from the request, never from the model. `transaction` opens a short one that raises StaleTurn
+    once another worker owns the turn, and so does `start_calls`, which stores calls before they run.
     """
 
     owner: str
@@ -164,20 +122,20 @@ class TurnContext:
     clock: Clock
     model: MeteredModel
     guard: ToolGuard
-    agent: str
-    agent_digest: str
-    approvals: Sequence[ApprovalRule]
-    options: session.TurnOptions
+    agent: str  # id of the agent that answers
+    agent_digest: str  # of that agent
+    approvals: Sequence[ApprovalRule]  # the agent's rules about who approves
+    options: session.TurnOptions  # what the client asked of the turn
     chooser: ToolChooser
     cache: Cache
     settings: AgentSettings
     transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     start_calls: StartCalls
-    is_steered: Callable[[], Awaitable[bool]]
-    read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]
-    emit: Emit
+    is_steered: Callable[[], Awaitable[bool]]  # whether the user has said something to the turn since
+    read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]  # adds that, in the caller's transaction
+    emit: Emit  # takes an event, only after its commit
     span: OpenSpan
-    has_listener: Callable[[], Awaitable[bool]]
+    has_listener: Callable[[], Awaitable[bool]]  # whether the turn has a follower who wants words as they come
 
     async def transact(self, act: Statements[Asked, Loaded], *args: Asked.args, **named: Asked.kwargs) -> Loaded:
         """Returns what `act` does in one `transaction`: it gets a connection before its other arguments."""

@@ -211,14 +211,12 @@ CountToolTokens = Callable[[Iterable[ToolSpec]], int]
 
 @dataclass(frozen=True, slots=True)
 class ToolNeeds:
-    """What a turn needs tools for: its message, what the user said before, tools called, newest first, and planned.
-    `turns` are the turns in view, by their seqs.
-    """
+    """What a turn needs tools for."""
 
-    message: str
-    said: Sequence[str] = ()
-    used: Iterable[str] = ()
-    turns: Collection[int] = ()
+    message: str  # the turn's
+    said: Sequence[str] = ()  # what the user said before
+    used: Iterable[str] = ()  # tools called, newest first, and planned
+    turns: Collection[int] = ()  # those in view, by their seqs
 
 
 class ToolTokens:

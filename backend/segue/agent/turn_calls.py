@@ -89,58 +89,42 @@ Prepared = ReadyCall | HeldCall | SettledCall
 
 @dataclass(slots=True)
 class Agreement:
-    """A yes to what the model offered in words: the `answer` that did, and the user's `reply` to it. `is_strong` says
-    that the rules read the reply as nothing else. Otherwise `added` are the words that they could not account for.
-    `used` are the calls that were made since, none of which it covers once more.
-    """
+    """A yes to what the model offered in words."""
 
-    answer: str
-    reply: str
-    is_strong: bool
-    added: tuple[str, ...] = ()
-    used: set[tuple[str, str]] = field(default_factory=set)
+    answer: str  # the one that made the offer
+    reply: str  # the user's
+    is_strong: bool  # the rules read the reply as nothing else
+    added: tuple[str, ...] = ()  # the words that they could not account for, if it is not strong
+    used: set[tuple[str, str]] = field(default_factory=set)  # calls made since, none of which it covers once more
 
 
 @dataclass(slots=True)
 class TurnCalls:
-    """The calls of a turn so far. `count` is all of them but those by which the engine shows the message's files,
-    `stored_messages` the messages they added to the history, `conversation` what the model has been shown in the turn.
-    `state` is the turn's as they began.
-
-    `ledger` has them in the order they were made, by id: None for one that has not ended, or leaves no row.
-    `answers` holds, by tool and canonical arguments, the calls that are not run twice: those that took effect or may
-    have. `images` are by call those, and the user's PDFs, that the model has not been shown, in all no more than
-    `image_bytes_left` allows, and `pdf_bytes_left`.
-    `agreement` is a yes to what the model offered in words, and `approved` has by tool and canonical arguments calls
-    that the user said yes to and that have not been made: each covers a call once. `rulings` are the policy's of calls
-    that have not run, `under` by the ids of calls that run unasked what they take of which mandate, and `effects` by
-    the ids of calls that have started what they may change and who said yes. `yes` is what the turn's message is if it
-    approves something, `asked_in` the turn whose answer asked for that.
-    `asking` is the plan that a call of the loop has made, since its tool asks the user something first. `by_page` has
-    the ids of calls that the client's page has run: it is not told of them. `found` is what an answer may rest on.
+    """The calls of a turn so far. `ledger` has them in the order they were made, by id: None for one that has not
+    ended, or leaves no row. Keys of two texts are a tool and its canonical arguments.
     """
 
     context: TurnContext
-    state: TurnState
+    state: TurnState  # as the calls began
     tools: Mapping[str, Tool]
-    conversation: list[BaseMessage]
+    conversation: list[BaseMessage]  # what the model has been shown in the turn
     ledger: dict[str, tuple[ToolCall, Reference] | None] = field(default_factory=dict)
-    answers: dict[tuple[str, str], str] = field(default_factory=dict)
-    images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)
-    image_bytes_left: int = MAX_IMAGES_BYTES
-    pdf_bytes_left: int = MAX_IMAGES_BYTES
-    count: int = 0
-    stored_messages: int = 0
-    agreement: Agreement | None = None
-    approved: set[tuple[str, str]] = field(default_factory=set)
-    rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)
-    under: dict[str, Use] = field(default_factory=dict)
-    effects: dict[str, CallEffect] = field(default_factory=dict)
-    yes: EffectApproval | None = None
-    asked_in: str | None = None
-    asking: StoredPlan | None = None
-    by_page: set[str] = field(default_factory=set)
-    found: list[Source] = field(default_factory=list)
+    answers: dict[tuple[str, str], str] = field(default_factory=dict)  # not run twice: they took effect or may have
+    images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)  # by call, and PDFs: not shown to the model
+    image_bytes_left: int = MAX_IMAGES_BYTES  # what further images may take, in all
+    pdf_bytes_left: int = MAX_IMAGES_BYTES  # what further PDFs of the user's may take, in all
+    count: int = 0  # all of them but those by which the engine shows the message's files
+    stored_messages: int = 0  # those that they added to the history
+    agreement: Agreement | None = None  # a yes to what the model offered in words
+    approved: set[tuple[str, str]] = field(default_factory=set)  # said yes to, not made yet: each covers a call once
+    rulings: dict[tuple[str, str], Ruling] = field(default_factory=dict)  # the policy's, of calls that have not run
+    under: dict[str, Use] = field(default_factory=dict)  # what calls that run unasked take of which mandate, by id
+    effects: dict[str, CallEffect] = field(default_factory=dict)  # of calls that have started, with who said yes
+    yes: EffectApproval | None = None  # what the turn's message is if it approves something
+    asked_in: str | None = None  # the turn whose answer asked for that
+    asking: StoredPlan | None = None  # made by a call of the loop whose tool asks the user something first
+    by_page: set[str] = field(default_factory=set)  # ids of calls that the client's page has run, and is not told of
+    found: list[Source] = field(default_factory=list)  # what an answer may rest on
     account: str = ""
 
     @property

@@ -99,13 +99,11 @@ class SeenText:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Record:
-    """An object in a result. `has` are its own texts and numbers by their keys, under `""` the key that it stands under
-    if that is its id; `details` are these and those of the objects in it. Records of one `place` are of one kind.
-    """
+    """An object in a result."""
 
-    place: tuple[str, frozenset[str]]
-    has: Mapping[str, str]
-    details: frozenset[str]
+    place: tuple[str, frozenset[str]]  # records of one place are of one kind
+    has: Mapping[str, str]  # its own texts and numbers by key; under `""` the key it stands under, if that is its id
+    details: frozenset[str]  # these and those of the objects in it
     around: "Record | None"
     result: int
 

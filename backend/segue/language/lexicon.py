@@ -141,14 +141,11 @@ def kinds_by_phrase(
 
 @dataclass(frozen=True, slots=True)
 class PhraseMatcher(Generic[Meaning]):
-    """Every step is a look-up by a whole phrase, so that the number of phrases does not matter. `matches` gives the
-    values of a phrase. `lengths` gives the words of the phrases that begin with a word, if one has more than the word;
-    `stem_lengths` the letters of the stems that may follow some words; both longest first.
-    """
+    """Every step is a look-up by a whole phrase, so that the number of phrases does not matter."""
 
-    matches: Mapping[Joined, tuple[Meaning, ...]]
-    lengths: Mapping[str, tuple[int, ...]]
-    stem_lengths: Mapping[Joined, tuple[int, ...]]
+    matches: Mapping[Joined, tuple[Meaning, ...]]  # the values of a phrase
+    lengths: Mapping[str, tuple[int, ...]]  # words of phrases that begin with a word, if one has more; longest first
+    stem_lengths: Mapping[Joined, tuple[int, ...]]  # letters of stems that may follow some words, longest first
 
     def longest_at(self, words: Phrase, at: int) -> Match[Meaning] | None:
         found = self.all_at(words, at)

@@ -29,8 +29,7 @@ FIRST_LINES, LAST_LINES = 40, 20
 FIRST_ARGUMENTS, LAST_ARGUMENTS = 30, 10
 
 _PLAIN_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,59}")
-# What a Markdown renderer would hide or turn into something else.
-_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")
+_MARKUP: Final = re.compile(r"[\\`*_~<>\[\]&|$]|://|\bwww\.")  # what Markdown would hide or turn into something else
 
 Sentences = Mapping[str, str]
 

@@ -54,8 +54,7 @@ _MARKS: Final = (
 _UNSEEN: Final = ((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x2069), (0xFE00, 0xFE0F), (0x1F3FB, 0x1F3FF))
 _DROPPED: Final = "'’‘ʼ`´′\u00ad\u034f\u061c\u0640\u0670\u093c\u180e\ufeff♀♂"
 _REPLACED: Final = {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ة": "ه", "ى": "ي", "ی": "ي", "ک": "ك", "ँ": "ं", "妳": "你"}
-# `ابدأ`, begin, is not `أبدا`, never; elsewhere a hamza does not matter.
-_BEGIN, _BEGIN_KEPT = ("بدأ", "بدا\u0654"), "بدء"
+_BEGIN, _BEGIN_KEPT = ("بدأ", "بدا\u0654"), "بدء"  # `ابدأ`, begin, is not `أبدا`, never; else a hamza does not matter
 _FOLDS: Final[dict[int, str | None]] = {
     **dict.fromkeys(chain.from_iterable(range(first, last + 1) for first, last in _MARKS + _UNSEEN)),
     **dict.fromkeys(map(ord, _DROPPED)),

@@ -11,8 +11,7 @@ from segue.language.utterance import fold
 
 LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
-# A number in front of a unit of time or in a longer code is another thing.
-_SCALE: Final = (
+_SCALE: Final = (  # a number in front of a unit of time or in a longer code is another thing
     r"\s?(?i:[km]\b|mil(?:a|le)?\b|ml[nd]\b|mio\b|mrd\b|thousand|tausend|mil[il]i|milyon|bil[il]i"
     r"|тыс|млн|млрд|милл|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"
 )

@@ -30,8 +30,7 @@ LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply
 MOST_WORDS: Final = 60
 MOST_ADDED_WORDS: Final = 10
-# `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request.
-MOST_IN_AN_ORDER: Final = 2
+MOST_IN_AN_ORDER: Final = 2  # `start at noon` changes the plan, `start looking for a cheaper hotel` is a new request
 
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
@@ -77,19 +76,14 @@ _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """`rule` is the name of the rule that decided, for logs and the answer; `language` is an ISO 639-1 code.
-
-    Of a `confirm`, `strength` says whether it is enough for a step that changes the world. Of an `amend` or a `none`,
-    `carries_yes` says whether there is an explicit yes in it that nothing takes back, and `added` has, folded, the
-    content words that the question does not account for.
-    """
+    """What a message is as a reply to a question."""
 
     verdict: Verdict
-    rule: str
-    language: str | None = None
-    strength: Strength | None = None
-    carries_yes: bool = False
-    added: tuple[str, ...] = ()
+    rule: str  # the name of the rule that decided, for logs and the answer
+    language: str | None = None  # an ISO 639-1 code
+    strength: Strength | None = None  # of a `confirm`: whether it is enough for a step that changes the world
+    carries_yes: bool = False  # of an `amend` or a `none`: it has an explicit yes that nothing takes back
+    added: tuple[str, ...] = ()  # of these too: the content words, folded, that the question does not account for
 
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
@@ -240,15 +234,13 @@ def _after_change_of_mind(kinds: list[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What the rules look at: the kinds in the message, the one it opens with, and how many words add to the plan.
-    `talk` counts the little words, of which sentences are made and answers are not; `repeated` what the question says.
-    """
+    """What the rules look at."""
 
-    kinds: frozenset[str]
-    opening: str
-    added: int
-    talk: int
-    repeated: int
+    kinds: frozenset[str]  # those in the message
+    opening: str  # the kind it opens with
+    added: int  # how many words add to the plan
+    talk: int  # how many are little words, of which sentences are made and answers are not
+    repeated: int  # how many words the question says too
     asks: bool
 
     def has(self, *kinds: str) -> bool:
@@ -367,8 +359,7 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
 )
 
 _PLACES: Final = ("first", "second", "third", "fourth", "fifth")
-# From which of those that wait, and up to which.
-_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {  # from which of those that wait, and up to which
     **{place: (at, at + 1) for at, place in enumerate(_PLACES)},
     "first_two": (0, 2),
     "first_three": (0, 3),

@@ -43,19 +43,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ActionWords:
-    """A language's words for actions and things, and the pronouns on, after and before an action. `cues` are words that
-    offer to do something or ask for something else, `asked` are actions in the first person. `covers` names what a tool
-    that is named after a general action may do: `update_booking` may upgrade it.
-    """
+    """A language's words for actions and things, and its pronouns beside an action."""
 
     actions: PhraseMatcher[str]
     things: PhraseMatcher[str]
-    attached: tuple[str, ...]
-    after: PhraseMatcher[str]
-    before: PhraseMatcher[str]
-    cues: PhraseMatcher[str]
-    asked: PhraseMatcher[str]
-    covers: Mapping[str, frozenset[str]]
+    attached: tuple[str, ...]  # pronouns on an action
+    after: PhraseMatcher[str]  # pronouns after one
+    before: PhraseMatcher[str]  # pronouns before one
+    cues: PhraseMatcher[str]  # words that offer to do something or ask for something else
+    asked: PhraseMatcher[str]  # actions in the first person
+    covers: Mapping[str, frozenset[str]]  # what a tool named by a general action may do: `update_booking` may upgrade
 
     def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name an action, pronouns included, and the names of that action."""

@@ -92,8 +92,7 @@ _QUOTED: Final = re.compile(
 )
 _PIECE_END: Final = re.compile(r"[,，、،:：&+]|[-=]>|→|\s[-–—]+\s")
 _ITEM: Final = re.compile(r"^[ \t]*(?:\(?\d{1,2}[.)、．）:]|\(?[a-h]\)|[-*•‣▪◦·–—]\s|[①-⑳])[ \t]*(\S.*)$", re.MULTILINE)
-# The first beginning is the only one that is tried: what follows no other 1) follows it.
-_INLINE_ITEMS: Final = re.compile(
+_INLINE_ITEMS: Final = re.compile(  # only the first beginning is tried: what follows no other 1) follows it
     r"\A(?>.*?(?:(?<![\w.])1[.)、．）]|①))(.+?)(?:(?<![0-9A-Za-z.])2[.)、．）]|②)(.+)", re.DOTALL
 )
 
@@ -116,8 +115,7 @@ class _Cue:
     joined: bool
 
 
-# The longest cue of each language that begins at a word.
-CuesAtWord = Mapping[str, _Cue]
+CuesAtWord = Mapping[str, _Cue]  # the longest cue of each language that begins at a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +228,7 @@ def _clauses(kinds: Iterable[str], place: VerbPlace) -> Sentence:
             sequenced, follows_verb = False, not VERBS.isdisjoint(clause[-2:])
             clause = []
         sequenced |= kind == "sequence"
-    # `lies dann die neueste` is as sequenced as `dann lies die neueste`.
-    return [
+    return [  # `lies dann die neueste` is as sequenced as `dann lies die neueste`
         replace(clause, sequenced=True)
         if following and following.sequenced and following.follows_verb and not following.requests
         else clause

@@ -46,35 +46,26 @@ class StalePlan(AppError):
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """A plan and what is not shown of it.
+    """A plan and what is not shown of it. A yes is a grant: for the steps that waited, until each has started.
 
-    - A yes is a grant: for the steps that waited, the last of which is `granted_step`, in the turn `granted_to`, until
-      each has started. `granted_seq` is that turn's seq as it was read; it is not stored.
-    - `tool_hash`: the digest of the tool that was shown with the first step that waits or is granted.
-    - `asked_in`: the turn whose answer asked for a yes last. `blocked_tools`: what that answer said cannot run.
-    - `reminded`: an answer about something else has mentioned the plan.
-    - `made_with`: digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or the
-      plan was made. What has changed since is asked about again.
-    - `texts`: what steps without a tool wrote, by the step's id.
-    - `opaque`: what a provider wants back with the calls of its answer that are the steps, in their order.
-    - `answers`: what the call of the step that waits or runs has asked of the user, and what the user answered.
-    - `taken_on_by`: the turn that made, decided or amended the plan last. It goes on with it if it runs again.
+    `made_with` has digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or
+    the plan was made. What has changed since is asked about again.
     """
 
     plan: Plan
     session_id: str
-    granted_to: str | None = None
-    granted_step: int | None = None
-    granted_seq: int | None = None
-    tool_hash: str | None = None
-    asked_in: str | None = None
-    blocked_tools: tuple[str, ...] = ()
+    granted_to: str | None = None  # the turn in which the grant holds
+    granted_step: int | None = None  # the last of its steps
+    granted_seq: int | None = None  # the seq of that turn as it was read; it is not stored
+    tool_hash: str | None = None  # digest of the tool that was shown with the first step that waits or is granted
+    asked_in: str | None = None  # the turn whose answer asked for a yes last
+    blocked_tools: tuple[str, ...] = ()  # those that this answer said cannot run
     made_with: Mapping[str, str] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
-    reminded: bool = False
-    taken_on_by: str | None = None
-    opaque: Mapping[str, Any] | None = None
-    answers: tuple[UserAnswer, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)  # what steps without a tool wrote, by the step's id
+    reminded: bool = False  # an answer about something else has mentioned the plan
+    taken_on_by: str | None = None  # the turn that made, decided or amended it last; run again, it goes on with it
+    opaque: Mapping[str, Any] | None = None  # what a provider wants back with its calls that are the steps, in order
+    answers: tuple[UserAnswer, ...] = ()  # asked by the call of the step that waits or runs, with what was answered
 
     def opaque_of(self, step: Step) -> Mapping[str, Any] | None:
         """Returns what goes with the message that makes a step's call."""
@@ -223,8 +214,7 @@ async def swap(
         texts=texts or stored.texts,
         taken_on_by=taken_on_by or stored.taken_on_by,
     )
-    # `mark_asked` changes these without a new version.
-    marked = {"reminded"} if asked_in else {"reminded", "asked_in"}
+    marked = {"reminded"} if asked_in else {"reminded", "asked_in"}  # `mark_asked` changes these without a new version
     changed = {name: value for name, value in _columns(after).items() if name not in marked}
     is_same = (plans.c.id == stored.plan.id, plans.c.version == stored.plan.version, is_open())
     swapped = await connection.execute(update(plans).where(*is_same).values(changed).returning(plans.c.id))
