@@ -147,13 +147,11 @@ _REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
 
 @dataclass(slots=True)
 class CallDelivery:
-    """`sent` as soon as a byte may have left; `status` is that of the HTTP answer, 0 before and for a pipe. A call that
-    `may_run_again` must not be sent any more: its request may still be connecting while the connection ends.
-    """
+    """How far a call has come on its way to the server."""
 
-    sent: bool = False
-    status: int = 0
-    may_run_again: bool = False
+    sent: bool = False  # as soon as a byte may have left
+    status: int = 0  # of the HTTP answer; 0 before, and for a pipe
+    may_run_again: bool = False  # not to be sent any more: its request may still connect while the connection ends
 
     async def trace(self, event: str, _: dict[str, Any]) -> None:
         """Takes what the HTTP client tells of a request. Raises McpServerGone instead of sending it too late."""

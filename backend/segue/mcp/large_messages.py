@@ -25,8 +25,7 @@ def packed_message(message: bytes) -> bytes:
     result: Any = read.get("result") if isinstance(read, dict) else None
     match result:
         case {"tools": list(tools)}:
-            # A tool that is too large is left without its schema, and so is skipped by its name.
-            listed = [
+            listed = [  # a tool that is too large is left without its schema, and so is skipped by its name
                 {"name": tool.get("name")}
                 if isinstance(tool, dict) and len(orjson.dumps(tool)) > MAX_TOOL_BYTES
                 else tool

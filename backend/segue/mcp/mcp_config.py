@@ -137,8 +137,7 @@ class OAuthClientConfig(_OfFile):
         return self
 
 
-# `true` is a client of whom nothing is known, `false` none.
-OAuthSetting = Annotated[
+OAuthSetting = Annotated[  # `true` is a client of whom nothing is known, `false` none
     OAuthClientConfig | None,
     BeforeValidator(lambda value: ({} if value else None) if isinstance(value, bool) else value),
 ]
@@ -147,13 +146,9 @@ Names = Annotated[frozenset[str], Field(min_length=1)]
 
 
 class McpServerConfig(_OfFile):
-    """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP).
-
-    A `url` whose host is a name that leads to a private address needs `allow_private`.
-    Names in `confirm`, `disabled`, `only`, `tool_groups`, `depends_on`, `verify` and `idempotency_arg` are the
-    server's own, without `prefix`.
-    Only `agents`, `users` and those in `groups` may use it, if they are given, and of them only those in its
-    `tool_groups` a tool that is named there. `unannotated` is what a tool is whose server does not say.
+    """One server: a `command` to run (stdio) or a `url` to reach (streamable HTTP). Names of tools are the server's
+    own, without `prefix`. Only `agents`, `users` and those in `groups` may use it, if they are given, and of them only
+    those in its `tool_groups` a tool that is named there.
     """
 
     command: str | None = None
@@ -163,13 +158,13 @@ class McpServerConfig(_OfFile):
     url: str | None = Field(default=None, repr=False)
     headers: dict[str, SecretStr] = {}
     oauth: OAuthSetting = None
-    allow_private: bool = False
+    allow_private: bool = False  # needed by a `url` whose host is a name that leads to a private address
     prefix: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{0,32}$")] = "mcp_"
     timeout_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     max_timeout_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     confirm: dict[str, Literal[True, "always_ask"]] = {}
     disabled: frozenset[str] = frozenset()
-    unannotated: Unannotated | None = None
+    unannotated: Unannotated | None = None  # what a tool is whose server does not say
     only: frozenset[str] | None = None
     off: bool = False
     transport: Literal["stdio", "http", "sse"] | None = None

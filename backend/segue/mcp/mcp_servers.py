@@ -41,22 +41,20 @@ class McpServers:
     """All servers that are not switched off. Enter it to connect, leave it to end every child process.
 
     `make_logins` makes the logins of users, given what returns the servers at which each logs in, whose resources and
-    prompts are left out; it may raise AppError. `taken` are names that no server's tool may have, `disabled` those of
-    tools for resources that are not offered. `listed` is told the source and the tools of each list. `timeout_s` limits
-    a call unless the server sets its own. Entering waits `start_timeout_s` at most; a server that needs longer, or
-    fails, joins later. It raises AppError `mcp_name_collision`, `tool_dependencies_invalid` and `tool_verify_invalid`.
-    `refused` says why mcp.json, as it is on disk, is not what runs; None if it is. `servers` are those there are now.
+    prompts are left out; it may raise AppError. Entering raises AppError `mcp_name_collision`,
+    `tool_dependencies_invalid` and `tool_verify_invalid`. `refused` says why mcp.json, as it is on disk, is not what
+    runs; None if it is. `servers` are those there are now.
     """
 
     config: McpConfig
     _: KW_ONLY
-    timeout_s: float = 30.0
-    start_timeout_s: float = 4.0
+    timeout_s: float = 30.0  # of a call, unless the server sets its own
+    start_timeout_s: float = 4.0  # of entering; a server that needs longer, or fails, joins later
     handshake_timeout_s: float = 60.0
-    taken: Collection[str] = ()
+    taken: Collection[str] = ()  # names that no server's tool may have
     make_logins: "MakeLogins | None" = None
-    listed: Callable[[str, list[ToolSpec]], None] | None = None
-    disabled: Collection[str] = ()
+    listed: Callable[[str, list[ToolSpec]], None] | None = None  # is told the source and the tools of each list
+    disabled: Collection[str] = ()  # tools for resources that are not offered
 
     def __post_init__(self) -> None:
         self.logins: Logins | None = None

@@ -183,8 +183,7 @@ async def _read_messages(
                 await to_session.send(SessionMessage(message))
             except anyio.BrokenResourceError:
                 return  # the session has left
-        # The last answer has to reach its caller before this error cancels the call.
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.01)  # the last answer has to reach its caller before this error cancels the call
         if await child.exits_within(_STEP_S):
             with anyio.move_on_after(_LAST_WORDS_S):  # a grandchild may hold its stderr open
                 await silent.wait()

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 MODEL_S = 10.0
 LITTLE_DISK_BYTES = 1_000_000_000
 LATE_S = 10.0  # how long a turn may wait while none runs
-# A setting never takes effect unless it is below the other one.
-_BOUNDED_BY = {
+_BOUNDED_BY = {  # a setting never takes effect unless it is below the other one
     "llm_timeout_s": "turn_timeout_s",
     "llm_first_token_timeout_s": "llm_timeout_s",
     "llm_idle_timeout_s": "llm_timeout_s",
@@ -51,15 +50,13 @@ _BOUNDED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """Examines a service with these stores and MCP servers, None if they cannot be used. `own` are the tools and the
-    clock of the service that it is part of. One examination at a time.
-    """
+    """Examines a service; stores and MCP servers are None if they cannot be used. One examination at a time."""
 
     settings: Settings
     stores: OpenStores | None
     mcp: McpServers | None
     files: SecretFiles
-    own: tuple[ToolAvailability, Clock] | None = None
+    own: tuple[ToolAvailability, Clock] | None = None  # of the service that it is part of
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def examine(self, session_id: str | None, *, words: bool) -> dict[str, Any]:

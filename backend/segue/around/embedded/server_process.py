@@ -32,18 +32,15 @@ TABLES = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One tree of processes, with a lock and a log at `path`. Only they hold the lock, through a descriptor that they
-    inherit; `prepare` gets it for the programs that it runs. `sign` is a part of the command line of its first process
-    and of no other. `stop_signals` are tried in order, each for a number of seconds.
-    """
+    """One tree of processes. Only they hold its lock, through a descriptor that they inherit."""
 
     name: str
-    path: Path
-    sign: str
+    path: Path  # has the lock and a log
+    sign: str  # a part of the command line of its first process and of no other
     command: tuple[str, ...]
-    stop_signals: tuple[tuple[signal.Signals, float], ...]
+    stop_signals: tuple[tuple[signal.Signals, float], ...]  # tried in order, each for a number of seconds
     leftovers: tuple[Path, ...] = ()
-    prepare: Callable[[int], None] = lambda _lock: None
+    prepare: Callable[[int], None] = lambda _lock: None  # gets the lock for the programs that it runs
     answers: Callable[[], bool] = lambda: True
     start_timeout: float = PROBE_TIMEOUT
 

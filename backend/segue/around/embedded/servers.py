@@ -166,8 +166,7 @@ def _revive(door: int, servers: Sequence[Server]) -> None:
         return  # another process is starting or stopping them
     try:
         for server in servers:
-            # Nothing is started in a folder that is being deleted.
-            if server.lock.exists() and not process.is_alive(server):
+            if server.lock.exists() and not process.is_alive(server):  # none in a folder that is being deleted
                 log.warning("%s died and is started again.", server.name)
                 process.start(server)
     finally:

@@ -16,8 +16,7 @@ CHECK_EVERY = 1.0  # seconds
 LOCKS = ("door.lock", "users.lock", "redis.lock", "postgres.lock")
 PS = "/bin/ps -ww -o pid= -o command="
 
-# Tried in this order, each for a number of seconds.
-REDIS_STOPS = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+REDIS_STOPS = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))  # tried in this order, each for a number of seconds
 POSTGRES_STOPS = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 
 

@@ -35,8 +35,7 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _NAME_ALONE = re.compile(r"[^\W\d_a-z][^\W\d_]+(?: [^\W\d_a-z][^\W\d_]+){0,2}")
 _CAPITALISED = re.compile(rf"(?<=\w )(?<![.!?] ){_NAME_ALONE.pattern}")
 _FILLED = re.compile(r"^Call \S+ for step \d+ \((.*)\) with complete arguments", re.MULTILINE)
-# What a mail or a document gives to what is made from it.
-_TITLES = ("title", "subject", "summary", "name")
+_TITLES = ("title", "subject", "summary", "name")  # what a mail or a document gives to what is made from it
 _TEXTS = ("body", "text", "content", "description", "notes", "message")
 
 
@@ -166,8 +165,7 @@ def fill_call(messages: Sequence[BaseMessage], tool: vocab.OfferedTool) -> AIMes
 
 
 def _steps_for(part: str, about: frozenset[str], talk: Talk) -> list[dict[str, Any]]:
-    # "Delete the oldest" does not say of what: an earlier part did.
-    said = vocab.concepts(part) & vocab.NOUNS
+    said = vocab.concepts(part) & vocab.NOUNS  # "Delete the oldest" does not say of what: an earlier part did
     tools = [tool for tool in talk.tools if said or not about or about & tool.named]
     tool = vocab.tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
     if needs_own_things_first(part):

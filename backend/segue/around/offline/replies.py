@@ -44,13 +44,11 @@ UNUSED_TOOLS = frozenset({LOAD, "remember", "search_conversation", "search_memor
 
 @dataclass(frozen=True)
 class Talk:
-    """What a prompt shows of a conversation, and the tools that are offered with it. The `messages` are without the
-    engine's words: its `notes` on the turn and its `instruction` for the reply.
-    """
+    """What a prompt shows of a conversation, and the tools that are offered with it."""
 
-    messages: Sequence[BaseMessage]
-    notes: str
-    instruction: str
+    messages: Sequence[BaseMessage]  # without the engine's words, which are `notes` and `instruction`
+    notes: str  # on the turn
+    instruction: str  # for the reply
     tools: Sequence[vocab.OfferedTool]
 
     @classmethod

@@ -29,8 +29,7 @@ _COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.
 WEB_SEARCH = "web_search"
 LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
 _HAN = re.compile("[\u4e00-\u9fff]")
-# A comma or an "and"; what follows is a step of its own if it begins with a verb.
-JOINER = re.compile(
+JOINER = re.compile(  # a comma or an "and"; what follows is a step of its own if it begins with a verb
     r"\s*[,，、;；،]\s*(?:(?:and|e|ed|并且?)\s*)?|\s+(?:and|e|ed|y|et|und)\s+|并且?|\s+و(?=\w)", re.IGNORECASE
 )
 
@@ -241,17 +240,15 @@ LATER = {language: LaterWords(table) for language, table in _VOCABULARY["later"]
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool as the prompt offers it. `named` and `described` are the concepts and words of its name and description;
-    `query` names the argument that says what to search for, if it has one.
-    """
+    """A tool as the prompt offers it."""
 
     name: str
     about: str
     properties: Mapping[str, Mapping[str, Any]]
     required: tuple[str, ...]
-    query: str | None
-    named: frozenset[str]
-    described: frozenset[str]
+    query: str | None  # the argument that says what to search for, if it has one
+    named: frozenset[str]  # concepts and words of its name
+    described: frozenset[str]  # those of its description
 
     @property
     def opens(self) -> str | None:
@@ -391,8 +388,7 @@ def tool_for(
     wanted = (spoken & NOUNS) | stems(message) | ({"file"} if FILE.search(message) else set())
     verbs |= {"read"} if names_only_a_place(message) else set()
     doing = [tool for tool in tools if tool.does(verbs)]
-    # The web has to be named to be searched, and a page to be opened without its address.
-    able = [
+    able = [  # the web has to be named to be searched, and a page to be opened without its address
         tool
         for tool in doing
         if ("web" in spoken if tool.name == WEB_SEARCH else tool.opens not in URL_ARGUMENTS or "page" in spoken)

@@ -78,15 +78,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
-    """`model` has LLM_MODEL and the other settings that lead to a model, which is asked in place of the recording. It
-    must be shown the newest `results_in_view` results of earlier turns; equal calls count once.
-    """
+    """What a replayed service is to do, and with what."""
 
     tools: tuple[RecordedTool, ...]
     settings: RecordedSettings
-    model: Mapping[str, str] | None = None
+    model: Mapping[str, str] | None = None  # settings of a model asked in place of the recording, LLM_MODEL among them
     trial: Trial | None = None
-    results_in_view: int = RESULTS_SHOWN
+    results_in_view: int = RESULTS_SHOWN  # newest results of earlier turns it must be shown; equal calls count once
 
     @property
     def model_name(self) -> str:
@@ -148,15 +146,13 @@ def replay_config(
 
 @dataclass(slots=True)
 class TurnPlayback:
-    """A turn while it is played. `before` is the plan at its start, or None if the turn made the plan; `sent` are the
-    user's messages so far; `earlier` are ids of calls whose results the model must see; `say` sends it a message.
-    """
+    """A turn while it is played."""
 
     turn: RecordedTurn
-    before: RecordedPlan | None
-    sent: tuple[str, ...]
-    earlier: tuple[str, ...]
-    say: Callable[[str], Awaitable[None]] | None = None
+    before: RecordedPlan | None  # at its start, None if the turn made the plan
+    sent: tuple[str, ...]  # the user's messages so far
+    earlier: tuple[str, ...]  # ids of calls whose results the model must see
+    say: Callable[[str], Awaitable[None]] | None = None  # sends the turn a message
     calls: list[RecordedCall] = field(init=False)
     steers: list[tuple[int, str]] = field(init=False)
     faults: list[str] = field(default_factory=list)
@@ -248,17 +244,14 @@ def _steps(steps: tuple[RecordedStep, ...]) -> Round:
 
 @dataclass(slots=True)
 class FakeServers:
-    """For a real model there is no `turn`: its calls are kept in `arrived` and answered from `known`, the calls of the
-    turn, and from `elsewhere`, those of other turns. With `stands_in`, an effect with other arguments has the result of
-    the recorded one that is most like it.
-    """
+    """For a real model there is no `turn`: its calls are answered from those that are `known` and from `elsewhere`."""
 
     tools: tuple[RecordedTool, ...]
     turn: TurnPlayback | None = None
-    known: tuple[RecordedCall, ...] = ()
-    elsewhere: tuple[RecordedCall, ...] = ()
-    arrived: list[RecordedCall] = field(default_factory=list)
-    stands_in: bool = False
+    known: tuple[RecordedCall, ...] = ()  # the calls of the turn
+    elsewhere: tuple[RecordedCall, ...] = ()  # those of other turns
+    arrived: list[RecordedCall] = field(default_factory=list)  # the real model's calls
+    stands_in: bool = False  # an effect with other arguments has the result of the recorded one most like it
 
     def app(self, host: str) -> Starlette:
         """Serves `/v1/chat/completions` and `/mcp`, stateless: a killed service leaves nothing behind."""

@@ -26,16 +26,14 @@ _USAGE = RecordedUsage.model_fields.keys()
 
 @dataclass(slots=True)
 class Playback:
-    """The state of one recording. `plans` are the recorded plans by number; `results` are ids of calls by tool and
-    arguments, newest last; `usage` is what each turn took when it was recorded and when a real model played it.
-    """
+    """The state of one recording. `usage` is what each turn took, as recorded and as a real model played it."""
 
     name: str
     recording: Recording
     session_id: str = ""
     sent: list[str] = field(default_factory=list)
-    plans: dict[int, RecordedPlan] = field(default_factory=dict)
-    results: dict[str, str] = field(default_factory=dict)
+    plans: dict[int, RecordedPlan] = field(default_factory=dict)  # the recorded ones, by number
+    results: dict[str, str] = field(default_factory=dict)  # ids of calls by tool and arguments, newest last
     differences: list["Difference"] = field(default_factory=list)
     usage: list[tuple[RecordedUsage | None, RecordedUsage | None]] = field(default_factory=list)
     rehearsed: list["Rehearsed"] = field(default_factory=list)

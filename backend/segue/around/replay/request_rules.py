@@ -14,8 +14,7 @@ from segue.models.tool_schemas import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "other"]
 
-# The amender's prompt contains the planner's, so it comes first.
-_NOTES: Final[Mapping[str, RequestKind]] = {
+_NOTES: Final[Mapping[str, RequestKind]] = {  # the amender's prompt contains the planner's, so it comes first
     prompts.TEXTS["amender"]: "amendment",
     prompts.TEXTS["planner"]: "plan",
     prompts.TEXTS["reader"]: "reading",

@@ -47,13 +47,11 @@ _TOOLS: Final = TypeAdapter(list[McpTool])
 
 @dataclass(slots=True)
 class CallWithToken:
-    """A call that is on its way. `is_refused` says that its last request was not let in, and so did nothing;
-    `is_renewed` that its token was a new one then. `scope` is what the user's login would have to allow.
-    """
+    """A call that is on its way."""
 
-    is_refused: bool = False
-    is_renewed: bool = False
-    scope: str | None = None
+    is_refused: bool = False  # its last request was not let in, and so did nothing
+    is_renewed: bool = False  # its token was a new one then
+    scope: str | None = None  # what the user's login would have to allow
 
 
 call_with_token: ContextVar[CallWithToken | None] = ContextVar("call_with_token", default=None)
@@ -317,8 +315,7 @@ class PersonalServer:
                     raise
             finally:
                 call_with_token.reset(token)
-        # The server did not let the call in: it has done nothing.
-        if asked.scope is None:
+        if asked.scope is None:  # the server did not let the call in: it has done nothing
             if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
                 await self.logins.grants.forget(context.owner, self.name, access.login)
             now = await self._access(context.owner)
