@@ -253,8 +253,7 @@ receipt_contents = _table(
     *_needed(salt=Text, content=Text),  # as text: its hash is of what it says to the letter
 )
 
-# `stored_before` is the value of the session's `result_bytes` when the result was stored.
-tool_results = _table(
+tool_results = _table(  # `stored_before` is the value of the session's `result_bytes` when the result was stored
     "tool_results",
     *_key(tool_call_id=_of("tool_calls")),
     *_needed(kind=Text, payload=Text, expires_at=TIME),

@@ -133,16 +133,14 @@ ORDER BY coalesce(wait_event_type, '') = 'Lock', is_waited_for DESC, is_holding 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A connection that holds a lock. It `is_certain` if another one waits for it at the moment; else it is the one
-    that looks most like it. Without the text of its query: one that this service did not send may hold a user's words.
-    """
+    """A connection that holds a lock. Its query is left out: one not sent by this service may hold a user's words."""
 
     blocking_pid: int
     blocking_application: str | None
     blocking_state: str | None
     blocking_query_start: datetime | None
     blocking_for_s: int | None
-    is_certain: bool
+    is_certain: bool  # another one waits for it at the moment; else it is the one that looks most like it
 
     def __str__(self) -> str:
         since = f"{self.blocking_query_start:%H:%M:%S} UTC" if self.blocking_query_start else "unknown"

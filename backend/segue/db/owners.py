@@ -37,14 +37,12 @@ IS_OPEN = turns.c.status.in_(OPEN_TURNS)
 # A user may have these, and still nothing that another could mix with.
 ABOUT_A_USER = (models.api_keys, models.user_limits, audit)
 _ID = re.compile(r"(?:ses|turn)_[0-9a-z]{26}")
-# The hash of a secret, an encrypted one, and what is made of a fact's words to find it.
-LEFT_OUT = ("digest", "sealed", "search")
+LEFT_OUT = ("digest", "sealed", "search")  # a secret's hash, an encrypted one, and what is made of a fact to find it
 # SQLAlchemy's cursor reads fifty rows at once, whatever it is told, and a result may have ten megabytes.
 ROWS_READ_AT_ONCE = dict.fromkeys(metadata.tables.values(), 50) | {models.tool_results: 1, models.attachments: 1}
 TABLES_OF_OWNERS = tuple(table for table in metadata.sorted_tables if "owner" in table.c and table is not sessions)
 _EVENTS = models.webhook_events
-# Whose a row is that no session takes with it: an event of a mandate for all of them only names its user.
-_OWNED = (
+_OWNED = (  # whose a row is that no session takes with it: an event of a mandate for all of them only names its user
     *((table, table.c.owner) for table in TABLES_OF_OWNERS),
     (_EVENTS, sa.case((_EVENTS.c.session_id.is_(None), _EVENTS.c.data["user"].astext))),
 )

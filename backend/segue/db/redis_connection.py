@@ -33,8 +33,7 @@ PROBE_EVERY_S = 0.25
 PROBE_KEY = "segue:probe"
 LOST = (exceptions.RedisError, OSError, TimeoutError)
 
-# In this order: the first that is one of the kinds decides.
-_BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
+_BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {  # in order: the first that is one of the kinds decides
     exceptions.AuthenticationError: REDIS["access_denied"],
     exceptions.NoPermissionError: REDIS["not_allowed"],
     exceptions.BusyLoadingError: REDIS["loading"],

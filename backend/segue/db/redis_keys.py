@@ -160,15 +160,13 @@ class Cache(_Client):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries that are appended to a stream under one id. Only a batch that `opens` its stream creates one; one that
-    `renews` it keeps it for TURN_EVENTS_TTL_S from now on, as one that opens it does.
-    """
+    """Entries that are appended to a stream under one id."""
 
     turn: TurnKey
     last: int
     body: bytes
-    opens: bool
-    renews: bool = True
+    opens: bool  # its stream, which no other batch creates
+    renews: bool = True  # keeps its stream for TURN_EVENTS_TTL_S from now on, as one that opens it does
 
 
 class Streams(_Client):

@@ -38,11 +38,7 @@ OFFLINE: Final = "offline"  # the name of the model that answers while none is c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """What is None is as the settings say. `tools` are patterns of the names it may use, as a shell has them, None for
-    all; what fits `not_tools` it may not. `options` are what clients may ask of its turns, among them one of the
-    `models` in the place of `model`. With `users` or `groups` it is for these users, and those in these groups. The
-    first of `approvals` that is about a call says who approves it; a step keeps its rule, so no yes relies on these.
-    """
+    """What is None is as the settings say. A step keeps its rule of `approvals`, so that no yes relies on these."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
@@ -51,11 +47,11 @@ class Agent:
     instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] = ""
     model: Line | None = None
     small_model: Line | None = None
-    models: Lines = ()
+    models: Lines = ()  # a client may ask for one of these in the place of `model`
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     reasoning_effort: Line | None = None
-    tools: Lines | None = None
-    not_tools: Lines = ()
+    tools: Lines | None = None  # patterns of the names it may use, as a shell has them, None for all
+    not_tools: Lines = ()  # what fits one of these it may not use
     confirm: Confirm | None = None
     confirm_words: ConfirmWords | None = None
     planning: Planning | None = None
@@ -65,10 +61,10 @@ class Agent:
     web_search: bool | None = None
     greeting: Paragraph | None = None
     examples: Lines = ()
-    options: tuple[TurnOption, ...] = TURN_OPTIONS
-    users: NameList | None = None
+    options: tuple[TurnOption, ...] = TURN_OPTIONS  # what clients may ask of its turns
+    users: NameList | None = None  # it is for these and those in `groups`, if either is given
     groups: NameList | None = None
-    approvals: Annotated[tuple[ApprovalRule, ...], Field(max_length=100)] = ()
+    approvals: Annotated[tuple[ApprovalRule, ...], Field(max_length=100)] = ()  # the first that is about a call decides
 
     @property
     def digest(self) -> str:
@@ -112,16 +108,14 @@ ProviderApi = Literal["auto", "chat", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class ModelProvider:
-    """`key` and `base_url` are names of settings; `package` is what the `extra` of this project installs. `traced_as`
-    is its name by OpenTelemetry's conventions.
-    """
+    """`key` and `base_url` are names of settings."""
 
     key: str
     base_url: str
     default_url: str
-    package: str = ""
+    package: str = ""  # what the `extra` of this project installs
     extra: str = ""
-    traced_as: str = "openai"
+    traced_as: str = "openai"  # its name by OpenTelemetry's conventions
 
 
 _ROWS: Final = tomllib.loads(files("segue.domain").joinpath("providers.toml").read_text("utf-8"))

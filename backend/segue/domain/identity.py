@@ -18,14 +18,11 @@ NOTHING = Decimal(0)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`scopes` may contain words that Segue does not know: they come from the token as they are. `is_everybody`: all
-    callers are this user, as there is no AUTH. `groups` and `roles` are the token's or key's; a user of a gateway's has
-    none.
-    """
+    """`groups` and `roles` are the token's or key's; a user of a gateway's has none."""
 
     user: str
-    scopes: frozenset[str] = frozenset()
-    is_everybody: bool = False
+    scopes: frozenset[str] = frozenset()  # as they are in the token: some may be words that Segue does not know
+    is_everybody: bool = False  # all callers are this user, as there is no AUTH
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
 

@@ -20,8 +20,7 @@ ConfirmWords = Literal["shown", "never"]  # which yes to the model's own words c
 
 MAX_STEPS = 5
 NOT_CHOSEN: Final = "the user did not choose it"
-# What stands in the history for a button.
-BUTTON_MESSAGES: Mapping[Decision, str] = {"confirm": "👍", "reject": "👎"}
+BUTTON_MESSAGES: Mapping[Decision, str] = {"confirm": "👍", "reject": "👎"}  # what stands in the history for a button
 PAGE_MESSAGE = "↩"  # and for what the client's page gave for its calls
 OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
 NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
@@ -82,22 +81,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """What a user decides on the step that waits in a `version` of a plan, by a button and not in words.
-
-    `args` take the place of the step's, and `remember` says that its tool need not ask again: with a `confirm` only.
-    `message` is what an `amend` changes. `plan_id` is the plan it is for, None for the one that is open. `answer` is
-    what the user filled in, if the step asks for that, and `chosen` are those of several steps that run, None for all:
-    with a `confirm` only.
-    """
+    """What a user decides on the step that waits in a `version` of a plan, by a button and not in words."""
 
     decision: Pressed
     version: int
-    args: dict[str, Any] | None = None
-    message: str = ""
-    remember: RememberFor | None = None
-    plan_id: str | None = None
-    answer: dict[str, Any] | None = None
-    chosen: frozenset[int] | None = None
+    args: dict[str, Any] | None = None  # in place of the step's; with a `confirm` only
+    message: str = ""  # what an `amend` changes
+    remember: RememberFor | None = None  # its tool need not ask again; with a `confirm` only
+    plan_id: str | None = None  # None for the one that is open
+    answer: dict[str, Any] | None = None  # what the user filled in, if the step asks for it; with a `confirm` only
+    chosen: frozenset[int] | None = None  # those of several steps that run, None for all; with a `confirm` only
 
 
 @dataclass(frozen=True, slots=True)

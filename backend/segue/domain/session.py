@@ -40,14 +40,12 @@ EXPLICIT_IMPORTANCE = 4  # of a fact that the user asked to have remembered
 
 @dataclass(frozen=True, slots=True)
 class TurnKey:
-    """Identifies a turn; `turn_seq` is the seq of the user message that opened it. `run` counts from 0: a turn that
-    failed for now is run again when it is asked for again, and has another event log then.
-    """
+    """Identifies a turn."""
 
     session_id: str
     turn_id: str
-    turn_seq: int
-    run: int = 0
+    turn_seq: int  # the seq of the user message that opened it
+    run: int = 0  # from 0: a turn that failed for now runs again when asked for again, with another event log
 
 
 def turn_key(session_id: str, row: Any) -> TurnKey:
@@ -57,22 +55,16 @@ def turn_key(session_id: str, row: Any) -> TurnKey:
 
 @dataclass(frozen=True, slots=True)
 class TurnOptions:
-    """What a client asks of one turn beside its message; a default stands for what it does not say.
+    """What a client asks of one turn beside its message; a default stands for what it does not say."""
 
-    `output_schema` is the JSON schema of the answer as JSON text: JSONB would not keep the order of its members, in
-    which a model writes them. `stop`, `max_tokens` and `temperature` are of the model's calls for the answer.
-    `instructions` go behind the agent's own, and `model` is in the place of the agent's. `page_tools` are those that
-    the client runs itself, as JSON text for the same reason, and `page` is what it says of itself.
-    """
-
-    output_schema: str | None = None
-    stop: tuple[str, ...] = ()
+    output_schema: str | None = None  # of the answer, as JSON text: JSONB would not keep the order a model writes it in
+    stop: tuple[str, ...] = ()  # this and the next two are of the model's calls for the answer
     max_tokens: int | None = None
     temperature: float | None = None
-    instructions: str | None = None
-    model: str | None = None
-    page_tools: str | None = None
-    page: str | None = None
+    instructions: str | None = None  # go behind the agent's own
+    model: str | None = None  # in the place of the agent's
+    page_tools: str | None = None  # those that the client runs itself, as JSON text for the same reason
+    page: str | None = None  # what the client's page says of itself
 
     @property
     def given(self) -> dict[str, Any]:
@@ -263,15 +255,7 @@ class TurnError:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """What a completed turn's row holds; its message and tool calls have rows of their own.
-
-    `agent` is the one that answered, None if it is the default one and the session's; `agent_gone` that of the session,
-    if there was none of that name any more. `asked_again` is why a step that was approved waits for another yes.
-    `finish_reason` says that the answer reached its length limit, `is_structured` that it is JSON as the client asked.
-    `prompt` is the last request to the model, None if the turn made none; its row has it in `run`. An answer may be
-    `written_by` the service, because the model gave none: `error` says why, and `problem` is its code. `reasoning` is
-    what the model thought, where that is shown. The row's `effects` are calls that wait for a yes, or that were denied.
-    """
+    """What a completed turn's row holds; its message and tool calls have rows of their own."""
 
     acknowledgement: AcknowledgementReport
     plan: Plan | None
@@ -279,18 +263,18 @@ class TurnReport:
     memory_used: MemoryReport
     usage: Usage
     model: str
-    agent: str | None = None
-    agent_gone: str | None = None
-    asked_again: str | None = None
-    finish_reason: Literal["length"] | None = None
-    is_structured: bool = False
-    prompt: PromptReport | None = None
-    written_by: Literal["service"] | None = None
-    problem: str | None = None
-    error: TurnError | None = None
+    agent: str | None = None  # the one that answered, None if it is the default one and the session's
+    agent_gone: str | None = None  # the session's, if there was none of that name any more
+    asked_again: str | None = None  # why a step that was approved waits for another yes
+    finish_reason: Literal["length"] | None = None  # the answer reached its length limit
+    is_structured: bool = False  # the answer is JSON as the client asked
+    prompt: PromptReport | None = None  # the last request to the model, None for none; its row has it in `run`
+    written_by: Literal["service"] | None = None  # because the model gave no answer
+    problem: str | None = None  # the code of `error`
+    error: TurnError | None = None  # why the model gave none
     sources: tuple[Source, ...] = ()
-    reasoning: str | None = None
-    effects: tuple[TurnEffect, ...] = ()
+    reasoning: str | None = None  # what the model thought, where that is shown
+    effects: tuple[TurnEffect, ...] = ()  # in the row: calls that wait for a yes, or that were denied
 
 
 def answer_metadata(report: Any) -> dict[str, Any]:

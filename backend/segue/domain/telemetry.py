@@ -138,14 +138,13 @@ Attribute = str | float | Sequence[str]
 
 
 class Span:
-    """One operation in a trace; this one is in none, because tracing is off. `trace_id` and `traceparent` (W3C) are
-    None then. `content` says whether to set what was said, too. A name of an attribute that has a dot is one of
-    OpenTelemetry's.
+    """One operation in a trace; this one is in none, as tracing is off. `content` says whether to set what was said,
+    too. A name of an attribute that has a dot is one of OpenTelemetry's.
     """
 
     content = False
-    trace_id: str | None = None
-    traceparent: str | None = None
+    trace_id: str | None = None  # None while tracing is off
+    traceparent: str | None = None  # likewise (W3C)
 
     def set_attributes(self, **attributes: Attribute) -> None: ...
 

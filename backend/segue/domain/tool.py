@@ -42,12 +42,9 @@ Reporter = Callable[[float, float | None, str | None], None]
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments.
-
-    `time_zone` is the user's, an IANA name, `agent` the id of the agent that answers, `groups` are those of the user's
-    that something here is for. A slow tool may call `report(progress, total, message)` in the event loop: the time
-    limit of the call starts anew, and the user sees the progress. `answers` are the user's to what the same call asked
-    before (ToolAsks), in order.
+    """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments. A slow
+    tool may call `report(progress, total, message)` in the event loop: the time limit of the call starts anew, and the
+    user sees the progress.
     """
 
     owner: str
@@ -55,11 +52,11 @@ class ToolContext:
     turn_id: str
     tool_call_id: str
     now: datetime
-    time_zone: str = "UTC"
-    agent: str = ""
+    time_zone: str = "UTC"  # the user's, an IANA name
+    agent: str = ""  # the id of the agent that answers
     report: Reporter = field(default=lambda *_: None, repr=False, compare=False)
-    answers: tuple[UserAnswer, ...] = ()
-    groups: tuple[str, ...] = ()
+    answers: tuple[UserAnswer, ...] = ()  # the user's to what the same call asked before (ToolAsks), in order
+    groups: tuple[str, ...] = ()  # those of the user's that something here is for
 
 
 ToolFunction = Callable[[dict[str, Any], ToolContext], Awaitable[object]]
@@ -77,47 +74,37 @@ class DependencyGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettlingCheck:
-    """How to find out whether a call took effect that did not answer: a call of another `tool`, which only reads. A
-    text in `args` is a JMESPath into the arguments of the call, every other value stands for itself. `done` and
-    `not_done` are JMESPath conditions on what the other tool answers. Without `not_done` it can only show an effect.
-    """
+    """How to find out whether a call took effect that did not answer: by a call of another tool, which only reads."""
 
     tool: str
-    args: Mapping[str, Any]
-    done: str
-    not_done: str | None = None
+    args: Mapping[str, Any]  # a text is a JMESPath into the arguments of the call, every other value stands for itself
+    done: str  # a JMESPath condition on what the other tool answers
+    not_done: str | None = None  # such a condition too; without it the check can only show an effect
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """The description of a tool, without the function.
-
-    `input_schema` is JSON Schema (draft 2020-12) of an object; `source` is `builtin`, `native` or `mcp:<server>`;
-    `confirm` requires (True) or waives (False) the user's confirmation, None leaves it to `effect`; under `always_ask`
-    each call is asked about by itself, whatever the user has allowed or said before. Calls of an `ephemeral` tool have
-    no row in the ledger. `original_name` is the name at the source, `title` one for people, if it has any. Every group
-    of `depends_on` must be satisfied. A call that reports progress may take `max_timeout_s` instead of `timeout_s`.
-    `effect_guessed` says that the effect was read from the tool's name, since neither server nor operator gave one.
-    `verify` settles a call that may have taken effect. The tool gets the id of the call in its argument
-    `idempotency_arg`, which is not in the schema: the same call, made again under its id, has no further effect.
+    """The description of a tool, without the function. `confirm` requires (True) or waives (False) the user's
+    confirmation, None leaves it to `effect`; under `always_ask` each call is asked about by itself, whatever the user
+    has allowed or said before.
     """
 
     name: str
     description: str
-    input_schema: Mapping[str, Any]
-    source: str = "builtin"
+    input_schema: Mapping[str, Any]  # JSON Schema (draft 2020-12) of an object
+    source: str = "builtin"  # `builtin`, `native` or `mcp:<server>`
     effect: Effect = "read_only"
     idempotent: bool = False
     confirm: ToolConfirm | None = None
     timeout_s: float | None = None
-    max_timeout_s: float | None = None
-    ephemeral: bool = False
-    original_name: str = ""
-    title: str = ""
-    depends_on: tuple[DependencyGroup, ...] = ()
-    effect_guessed: bool = False
-    verify: SettlingCheck | None = None
-    idempotency_arg: str = ""
+    max_timeout_s: float | None = None  # of a call that reports progress, instead of `timeout_s`
+    ephemeral: bool = False  # its calls have no row in the ledger
+    original_name: str = ""  # the name at the source
+    title: str = ""  # a name for people, if it has any
+    depends_on: tuple[DependencyGroup, ...] = ()  # every group must be satisfied
+    effect_guessed: bool = False  # from the tool's name, since neither server nor operator gave one
+    verify: SettlingCheck | None = None  # settles a call that may have taken effect
+    idempotency_arg: str = ""  # gets the call's id, not in the schema: made again under it, a call has no more effect
 
     @property
     def always_asks(self) -> bool:
@@ -144,14 +131,12 @@ def definition_of(spec: ToolSpec) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Who may use a tool: agents by their ids, and users by name or by a group. None is all of them. With `within` only
-    those of them who are also in one of these groups.
-    """
+    """Who may use a tool: agents by their ids, and users by name or by a group. None is all of them."""
 
     agents: frozenset[str] | None = None
     users: frozenset[str] | None = None
     groups: frozenset[str] | None = None
-    within: frozenset[str] | None = None
+    within: frozenset[str] | None = None  # only those of them who are also in one of these groups
 
     @property
     def named_groups(self) -> frozenset[str]:
@@ -167,30 +152,24 @@ class Audience:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A spec and the function behind it.
-
-    The function gets validated arguments and returns text or a JSON value; it raises `ToolRetry` or `ToolFailed`.
-    Its caller enforces time limits, records and cleans. `summarise` returns one line about a call's result; without it
-    the summary describes the result's shape. `secrets` are texts that are blanked in everything the tool returns. For
-    a user who is not of its `audience`, there is no such tool.
+    """A spec and the function behind it, which gets validated arguments, returns text or a JSON value, and raises
+    `ToolRetry` or `ToolFailed`. Its caller enforces time limits, records and cleans.
     """
 
     spec: ToolSpec
     run: ToolFunction
-    summarise: Summarise | None = None
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    audience: Audience | None = None
+    summarise: Summarise | None = None  # one line about a call's result; without it the summary describes its shape
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)  # blanked in everything the tool returns
+    audience: Audience | None = None  # for a user who is not of it, there is no such tool
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """The tools that a session's requests have of more than they may have, in the order they came. `seq` is that of the
-    turn that chose last. `later` are those that came since, each with the turn (its seq) whose message shows them.
-    """
+    """The tools that a session's requests have of more than they may have, in the order they came."""
 
     names: tuple[str, ...]
-    seq: int
-    later: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    seq: int  # of the turn that chose last
+    later: tuple[tuple[int, tuple[str, ...]], ...] = ()  # came since, by the seq of the turn whose message shows them
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +184,13 @@ class EffectApproval:
 
 @dataclass(frozen=True, slots=True)
 class CallEffect:
-    """What is kept, as a call starts, of one that may change something or was approved. `definition` is the digest of
-    its tool. One that the operator's policy has `denied` never ran. `asked_in` is the turn whose answer asked for it.
-    """
+    """What is kept, as a call starts, of one that may change something or was approved."""
 
     kind: Effect
     title: str
-    definition: str
-    denied: bool = False
-    asked_in: str | None = None
+    definition: str  # the digest of its tool
+    denied: bool = False  # by the operator's policy: it never ran
+    asked_in: str | None = None  # the turn whose answer asked for it
     approved_by: EffectApproval | None = None
 
 

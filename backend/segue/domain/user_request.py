@@ -67,17 +67,14 @@ class ToolAsks(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UserAnswer:
-    """A question of a step's call and, unless `action` is None, the user's answer. `to` is the key of the question.
-    `content` is what was filled in, `state` what the tool left with its question. `may_repeat` says whether the call
-    may be made again without a yes.
-    """
+    """A question of a step's call and, unless `action` is None, the user's answer."""
 
     step: int
-    to: str
+    to: str  # the key of the question
     action: Literal["accept", "decline"] | None = None
-    content: dict[str, Any] | None = None
-    state: Any = None
-    may_repeat: bool = False
+    content: dict[str, Any] | None = None  # what was filled in
+    state: Any = None  # what the tool left with its question
+    may_repeat: bool = False  # the call may be made again without a yes
 
 
 def answers_to(answers: Sequence[UserAnswer], step: int) -> tuple[UserAnswer, ...]:

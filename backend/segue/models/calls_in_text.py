@@ -28,8 +28,7 @@ _BETWEEN: Final = re.compile(
     + r"|</(?:minimax:)?tool_call>|</｜DSML｜(?:function|tool)_calls>|<\|tool_call(?:s_section)?_(?:begin|end)\|>"
     r"|<\|(?:call|im_end|eot_id|eom_id)\|>|</s>|[;,\s]"
 )
-# What stands between the name of a tool and its arguments: as JSON, and each by itself.
-_NAMED: Final = re.compile(
+_NAMED: Final = re.compile(  # what stands between the name of a tool and its arguments: as JSON, and each by itself
     r"([\w.-]{1,100})(?::\d{1,9})?\s{0,9}(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\]|<\|tool_call_argument_begin\|>)?"
     r"(?:<\|constrain\|>)?(?:json)?(?:<\|message\|>)?\s{0,9}(?=\{)"
 )
@@ -40,8 +39,7 @@ _NAMES: Final = ("name", "tool", "tool_name", "function")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input")
 _KEYS: Final = frozenset({*_NAMES, *_ARGUMENTS, "type", "id"})
 _OPENING: Final = re.compile(r"\s*(?:```(?:json|tool_call)?)?[\s\[{]*")
-# What may differ between a text and the same text in JSON.
-_NOT_COMPARED: Final = re.compile(r"\\u[0-9a-fA-F]{4}|\\[bfnrt]|[\W_]")
+_NOT_COMPARED: Final = re.compile(r"\\u[0-9a-fA-F]{4}|\\[bfnrt]|[\W_]")  # what JSON may write in another way
 _JSON: Final = json.JSONDecoder(strict=False)
 
 

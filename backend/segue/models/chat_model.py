@@ -114,14 +114,12 @@ class Retries:
 
 
 class ReplyOptions(TypedDict, total=False):
-    """`schema` is the shape of the answer, to which not every endpoint holds the model. `sampling` is what the client
-    names, as far as the endpoint takes it. `empty_tries` is how many empty answers end the call.
-    """
+    """What a caller may say of the reply it wants."""
 
     tool_choice: ToolChoiceMode
-    schema: AnswerSchema | None
-    sampling: Mapping[str, Any] | None
-    empty_tries: int
+    schema: AnswerSchema | None  # the shape of the answer, to which not every endpoint holds the model
+    sampling: Mapping[str, Any] | None  # what the client names, as far as the endpoint takes it
+    empty_tries: int  # how many empty answers end the call
 
 
 class ChatModel:

@@ -121,13 +121,12 @@ class _Heard:
 
 class MeteredModel:
     """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting. `name`
-    is that of the model that answered last, the small one aside, and `finish_reason` why it ended; `last_request` what
-    was asked last. `waits_for` is the model that is asked now, and since when (`time.monotonic`).
+    is that of the model that answered last, the small one aside.
     """
 
-    waits_for: tuple[str, float] | None = None
-    last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None
-    finish_reason: str = ""
+    waits_for: tuple[str, float] | None = None  # the model that is asked now, and since when (`time.monotonic`)
+    last_request: tuple[Sequence[BaseMessage], Sequence[ToolSpec]] | None = None  # what was asked last
+    finish_reason: str = ""  # why the model called `name` ended its answer
 
     def __init__(self, models: Models, max_calls: int, account: Account) -> None:
         self.account = account

@@ -40,20 +40,15 @@ Digest = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class WireForm:
-    """What a family of models cannot take. Everything else holds for all models.
-
-    A message with opaque parts stays as it came, unless `opaque_too`: its endpoint has refused one. `call_id` is the
-    form of the ids that its template reads names from: with the `name` of the tool, and how many calls came `before`.
-    One that `wants_thinking` gets what it thought in its text before calls back there.
-    """
+    """What a family of models cannot take. Everything else holds for all models."""
 
     one_call_per_message: bool = False
     no_text_beside_calls: bool = False
     no_system_role: bool = False
     describes_parameters: bool = False
-    call_id: str = ""
-    wants_thinking: bool = False
-    opaque_too: bool = False
+    call_id: str = ""  # form of ids that its template reads names from: the tool's `name`, how many came `before`
+    wants_thinking: bool = False  # what it thought in its text before calls goes back there
+    opaque_too: bool = False  # also messages with opaque parts, which else stay as they came: its endpoint refused one
 
 
 ANY_MODEL: Final = WireForm()

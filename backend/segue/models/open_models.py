@@ -28,14 +28,12 @@ from segue.users.prices import ANSWER_TOKENS, FREE, Tariff, read_prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatModels:
-    """Opens each model once for all that name it; the stack closes them. `instead` answers in the place of all, if it
-    is given, and `offline` where the settings have no access to a model.
-    """
+    """Opens each model once for all that name it; the stack closes them."""
 
     stack: AsyncExitStack
     settings: ModelSettings
-    instead: BaseChatModel | ProviderModel | None
-    offline: Callable[[], ProviderModel]
+    instead: BaseChatModel | ProviderModel | None  # answers in the place of all, if it is given
+    offline: Callable[[], ProviderModel]  # answers where the settings have no access to a model
     observe: Observe
     span: OpenSpan
     files: SecretFiles

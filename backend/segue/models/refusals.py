@@ -50,15 +50,13 @@ class ModelFailure(Exception):
 
 @dataclass(eq=False)
 class ProviderRefusal(ModelFailure):
-    """An error of the provider's own, as an HTTP status or within an answer. `message` is redacted and bounded;
-    `parameter` is what it names; `retry_after_s` its wait before another try.
-    """
+    """An error of the provider's own, as an HTTP status or within an answer."""
 
     status: int
     code: str | None = None
-    message: str = ""
-    parameter: str | None = None
-    retry_after_s: float | None = None
+    message: str = ""  # redacted and bounded
+    parameter: str | None = None  # the one that it names
+    retry_after_s: float | None = None  # the provider's wait before another try
     provider: ModelProvider = OPENAI
 
     def __str__(self) -> str:

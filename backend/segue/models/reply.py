@@ -44,14 +44,12 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A call the model asks for. `args` is None if they were no JSON object, `opaque` goes back with it. `id` is our
-    own, if followers have been shown the call while it was written.
-    """
+    """A call the model asks for."""
 
     name: str
-    args: dict[str, Any] | None
-    opaque: Mapping[str, Any] = field(default_factory=dict)
-    id: str | None = None
+    args: dict[str, Any] | None  # None if they were no JSON object
+    opaque: Mapping[str, Any] = field(default_factory=dict)  # goes back with it
+    id: str | None = None  # our own, if followers have been shown the call while it was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,11 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPart:
-    """A piece of an answer, or all of it. `calls` are whole, at the end of `pieces` that may have come of them; what is
-    told once may be in any part.
-    """
+    """A piece of an answer, or all of it. What is told once may be in any part."""
 
     text: str = ""
     reasoning: str = ""
-    calls: Sequence[ModelCall] = ()
+    calls: Sequence[ModelCall] = ()  # whole, at the end of `pieces` that may have come of them
     pieces: Sequence[CallPiece] = ()
     images: Sequence[str] = ()
     opaque: Opaque | None = None
@@ -83,25 +79,22 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a request has beside its messages. `tools` are in OpenAI's form. `sampling` is what a client names for one
-    turn, `temperature` and `max_tokens`: what an endpoint says of their values is remembered for no other request.
-    `most_output` are the tokens that the answer may take at most; what begins as this request does has its `cache_key`.
+    """What a request has beside its messages. `sampling` is what a client names for one turn, `temperature` and
+    `max_tokens`: what an endpoint says of their values is remembered for no other request.
     """
 
-    tools: Sequence[dict[str, Any]] = ()
+    tools: Sequence[dict[str, Any]] = ()  # in OpenAI's form
     tool_choice: ToolChoiceMode = "auto"
     schema: AnswerSchema | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    most_output: int | None = None
-    cache_key: str | None = None
+    most_output: int | None = None  # the tokens that the answer may take at most
+    cache_key: str | None = None  # of what begins as this request does
 
 
 class ProviderModel(ABC):
-    """A model as a provider has it. Options that it does not take are not given. `by` names who makes the opaque parts
-    of its answers, `made_by` all whose parts may go back to it.
-    """
+    """A model as a provider has it. Options that it does not take are not given."""
 
-    by: str
+    by: str  # who makes the opaque parts of its answers; `made_by` are all whose parts may go back to it
     takes_schemas: bool = False
     takes_sampling: bool = True
     takes_cache_keys: bool = False
@@ -121,32 +114,25 @@ class ProviderModel(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`text` is the answer without the model's thinking, which is `reasoning`; `model` is the name of who answered,
-    `answered_by` what its endpoint calls it, `response_id` its name for the answer, `finish_reason` why it ended.
+    """A whole answer, and what the endpoint said of it."""
 
-    `estimated` tokens are counted by us, since the endpoint counted none. Of the input `cached_tokens` were read from a
-    cache and `written_tokens` went into it; `reasoning_tokens` are part of the output. `left_out` are tools that the
-    endpoint refused, each with its words. `opaque_is_dead`: it could not verify what it had given earlier. `images` are
-    those the model has made, as `data:` texts.
-    """
-
-    text: str
+    text: str  # without the model's thinking
     calls: tuple[ModelCall, ...]
     input_tokens: int
     output_tokens: int
-    cached_tokens: int = 0
-    written_tokens: int = 0
-    reasoning_tokens: int = 0
-    estimated: bool = False
-    reasoning: str = ""
+    cached_tokens: int = 0  # of the input, read from a cache
+    written_tokens: int = 0  # of the input, written to a cache
+    reasoning_tokens: int = 0  # part of the output
+    estimated: bool = False  # the tokens are counted by us, since the endpoint counted none
+    reasoning: str = ""  # the model's thinking
     opaque: Opaque | None = None
-    model: str = ""
-    answered_by: str = ""
-    response_id: str = ""
-    finish_reason: str = ""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    opaque_is_dead: bool = False
-    images: tuple[str, ...] = ()
+    model: str = ""  # the name of who answered
+    answered_by: str = ""  # what its endpoint calls it
+    response_id: str = ""  # the endpoint's name for the answer
+    finish_reason: str = ""  # why it ended
+    left_out: Mapping[str, str] = field(default_factory=dict)  # tools that the endpoint refused, each with its words
+    opaque_is_dead: bool = False  # the endpoint could not verify what it had given earlier
+    images: tuple[str, ...] = ()  # those the model has made, as `data:` texts
 
     @property
     def is_empty(self) -> bool:

@@ -212,15 +212,13 @@ class MarkedText:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Follows an answer word by word. `on_withdrawn` is called once all the words so far turn out to be thinking,
-    `on_asked` before an answer comes: pieces of calls may have come of one that broke off.
-    """
+    """Follows an answer word by word."""
 
     on_text: OnText
-    on_withdrawn: Callable[[], None]
+    on_withdrawn: Callable[[], None]  # called once all the words so far turn out to be thinking
     on_reasoning: OnText = lambda _: None
     on_call: Callable[[CallPiece], None] = lambda _: None
-    on_asked: Callable[[], None] = lambda: None
+    on_asked: Callable[[], None] = lambda: None  # before an answer comes: one that broke off may have left pieces
 
 
 async def within_pauses(

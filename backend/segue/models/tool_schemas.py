@@ -23,8 +23,7 @@ from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
 
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
-# Gemini takes these and no others.
-FORMATS: Final = frozenset({"date-time", "int32", "int64", "float", "double"})
+FORMATS: Final = frozenset({"date-time", "int32", "int64", "float", "double"})  # gemini takes these and no others
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 MAX_COUNT: Final = 1000  # llama.cpp makes a grammar of a string's length and refuses a large one
@@ -40,14 +39,12 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of a schema: the characters of each description, the schemas in it, and how deep they lie. Some models'
-    templates need a description of every argument: `describes_all`.
-    """
+    """Bounds of a schema."""
 
-    description_chars: int = 1024
-    nodes: int = 1000
-    depth: int = 16
-    describes_all: bool = False
+    description_chars: int = 1024  # of each description
+    nodes: int = 1000  # the schemas in it
+    depth: int = 16  # how deep they lie
+    describes_all: bool = False  # every argument: some models' templates need that
 
 
 def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:

@@ -18,8 +18,7 @@ from segue.tools.normalize import clean, clean_text
 MAX_DESCRIPTION_CHARS: Final = 200
 MAX_TEXT_CHARS: Final = 4_000
 MAX_CHARS: Final = 60_000  # of one attribute; of messages that are more the oldest are left out
-# Why an answer ended, by the words of providers that are not the conventions'.
-FINISHED: Final = {
+FINISHED: Final = {  # why an answer ended, by the words of providers that are not the conventions'
     **dict.fromkeys(("end_turn", "stop_sequence", "completed"), "stop"),
     **dict.fromkeys(("tool_calls", "tool_use", "function_call"), "tool_call"),
     "refusal": "content_filter",

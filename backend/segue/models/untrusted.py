@@ -14,8 +14,7 @@ import orjson
 
 NAME: Final = "untrusted"
 NOTES: Final = "notes"
-# One name for all: a random one would change every prompt and end every provider's cache.
-OPEN: Final = f"<{NAME}>"
+OPEN: Final = f"<{NAME}>"  # one name for all: a random one would change every prompt and end every provider's cache
 CLOSE: Final = f"</{NAME}>"
 OPEN_NOTES, CLOSE_NOTES = f"<{NOTES}>", f"</{NOTES}>"
 MAX_SHOWN: Final = 20  # arguments of a call

@@ -20,8 +20,7 @@ from segue.net.http_client import unchecked_client_arguments
 
 # Why it stopped, if that means more than that the answer is whole.
 _STOPPED: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": REFUSED}
-# Efforts of other providers.
-_EFFORTS: Final = {"minimal": "low", "none": None}
+_EFFORTS: Final = {"minimal": "low", "none": None}  # efforts of other providers
 
 
 class _GuardedAnthropic(ChatAnthropic):

@@ -122,11 +122,9 @@ def _new_pieces(calls: Iterable[_OpenCall]) -> Iterator[CallPiece]:
 
 @dataclass(slots=True)
 class CompletionReader:
-    """`add` takes a whole answer, or each event of a stream. Of several choices the first that comes is read. Models
-    with `wants_thinking` get their thinking back in the text of an answer with calls.
-    """
+    """`add` takes a whole answer, or each event of a stream. Of several choices the first that comes is read."""
 
-    wants_thinking: bool = False
+    wants_thinking: bool = False  # the model gets its thinking back in the text of an answer with calls
     finish_reason: str | None = None
     has_begun: bool = False  # words, thinking, images or calls have come
     _usage: UsageMetadata | None = None
@@ -190,8 +188,7 @@ class CompletionReader:
         reasoning = next((plain_words(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
         thought = _texts(parts, _FIELDS["reasoning_parts"]) if parts else ""
         if thought or "content" in self._opaque:
-            # Thinking among the parts of the content goes back among them.
-            told = parts or ({"type": "text", "text": text},)
+            told = parts or ({"type": "text", "text": text},)  # thinking among parts goes back among them
             said = [part for part in told if part != {"type": "text", "text": ""} and not image_in(part)]
             self._opaque["content"] = joined(self._opaque.get("content"), said)
         self.has_begun = self.has_begun or bool(text or reasoning or thought or images or self._calls)

@@ -38,8 +38,7 @@ from segue.secret_files import LiveKeys
 RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 Rewrite = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
-# An answer that is packed could be small on its way and large in memory.
-UNPACKED: Final = {"Accept-Encoding": "identity"}
+UNPACKED: Final = {"Accept-Encoding": "identity"}  # an answer that is packed could be small on its way, large in memory
 _PACKED: Final = "The model provider packed its answer although it was asked not to."
 _OPENAI_HOST: Final = "api.openai.com"
 _WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
@@ -54,24 +53,22 @@ _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be use
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
-    """What is None is not sent. `model` is the name without the provider's prefix; the extras are merged last. `api`
-    says which of OpenAI's is asked. `keys` stand in the place of the key.
-    """
+    """What is None is not sent."""
 
-    model: str
+    model: str  # the name without the provider's prefix
     api_key: SecretStr | None
     base_url: str | None
     timeout_s: float
     max_answer_bytes: int
     provider: ModelProvider = OPENAI
-    api: ProviderApi = "auto"
+    api: ProviderApi = "auto"  # which of OpenAI's is asked
     temperature: float | None = None
     max_output_tokens: int | None = None
     reasoning_effort: str | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)  # merged last
     structured_output: bool = True
-    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    keys: LiveKeys | None = field(default=None, repr=False)
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # merged last
+    keys: LiveKeys | None = field(default=None, repr=False)  # in the place of the key
 
     @property
     def url(self) -> str:

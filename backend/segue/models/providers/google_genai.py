@@ -25,8 +25,7 @@ _STOPPED: Final = {
     **dict.fromkeys((*_FILTERED, *_IMAGES), "content_filter"),
     **dict.fromkeys((*_BROKEN, "MISSING_THOUGHT_SIGNATURE"), "error"),
 }
-# Efforts of other providers.
-_EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}
+_EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}  # efforts of other providers
 
 
 class _Transport(httpx2.AsyncHTTPTransport):

@@ -43,48 +43,39 @@ _OWN: Final = frozenset({"index"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How one of LangChain's packages is asked, and how it writes messages.
-
-    `refusal` returns what an exception of one of the types in `errors` tells of. `stopped` says why an answer ended, by
-    what `finish_reason` reads in `response_metadata`; without `says_why` there may be nothing. `choices` is what a
-    choice of tools is called, and one that is not in it is not sent; `offered` and `schema_parameters` put a tool and a
-    schema of the answer as they are wanted. `most_output` is the name of what bounds an answer, as a parameter or an
-    attribute of the package's model. `signatures` is the key of `additional_kwargs` under which signatures of calls
-    stand, by the calls' ids. `with_cache_marks` marks where the part of a request ends that later ones begin with.
-    `counted` puts the usage of a chunk to that of the chunks before.
+    """How one of LangChain's packages is asked, and how it writes messages. `choices` is what a choice of tools is
+    called; one that is not in it is not sent. `with_cache_marks` marks where the part of a request ends that later ones
+    begin with.
     """
 
     name: str
     errors: tuple[type[Exception], ...]
-    finish_reason: Callable[[Mapping[str, Any]], str | None]
-    refusal: Callable[[Any], refusals.ModelFailure | None] = lambda _: None
-    stopped: Mapping[str, str] = field(default_factory=dict)
-    says_why: bool = True
+    finish_reason: Callable[[Mapping[str, Any]], str | None]  # what it reads in `response_metadata`
+    refusal: Callable[[Any], refusals.ModelFailure | None] = lambda _: None  # what one of the `errors` tells of
+    stopped: Mapping[str, str] = field(default_factory=dict)  # why an answer ended, by what `finish_reason` reads
+    says_why: bool = True  # without it, `finish_reason` may find nothing
     choices: Mapping[str, Any] = field(default_factory=lambda: {"required": "required", "none": "none"})
-    offered: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    schema_parameters: Callable[[reply.AnswerSchema], dict[str, Any]] | None = None
-    most_output: str = "max_output_tokens"
+    offered: Callable[[dict[str, Any]], dict[str, Any]] = dict  # puts a tool as it is wanted
+    schema_parameters: Callable[[reply.AnswerSchema], dict[str, Any]] | None = None  # a schema of the answer, likewise
+    most_output: str = "max_output_tokens"  # what bounds an answer, as a parameter or attribute of the package's model
     asks_for_whole_answers: bool = False
-    signatures: str = ""
+    signatures: str = ""  # the key of `additional_kwargs` for signatures of calls, by the calls' ids
     with_cache_marks: Callable[[Sequence[BaseMessage]], list[BaseMessage]] = list
-    counted: Callable[[UsageMetadata | None, UsageMetadata], UsageMetadata] = add_usage
+    counted: Callable[[UsageMetadata | None, UsageMetadata], UsageMetadata] = add_usage  # adds the usage of a chunk
 
 
 @dataclass
 class AdaptedModel(reply.ProviderModel):
-    """Asks `package_model`. `parameters` go into every request until the endpoint refuses them. A refusal is remembered
-    for the life of the process, unless the parameter is one that the client set. What is in `extra` goes into the body
-    beside, or within, what stands there.
-    """
+    """Asks `package_model`."""
 
     package_model: Any
     dialect: Dialect
     by: str
     max_answer_bytes: int
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # in every request until the endpoint refuses them
+    extra: Mapping[str, Any] = field(default_factory=dict)  # goes into the body beside, or within, what stands there
     takes_sampling: bool = True
-    _refused: set[str] = field(default_factory=set)
+    _refused: set[str] = field(default_factory=set)  # for the life of the process, unless the client set it
 
     def __post_init__(self) -> None:
         self.takes_schemas = self.dialect.schema_parameters is not None
@@ -181,8 +172,7 @@ def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-# Errors of providers' own libraries, by the name of a class.
-_OF_LIBRARIES: Final[Mapping[str, type[Exception]]] = {
+_OF_LIBRARIES: Final[Mapping[str, type[Exception]]] = {  # errors of providers' own libraries, by the name of a class
     "APITimeoutError": TimeoutError,
     "TimeoutException": TimeoutError,
     "APIConnectionError": refusals.ProviderUnreachable,
