@@ -21,15 +21,13 @@ from segue.log import log
 
 MAX_EVENTS: Final = 100_000  # the oldest go first
 KEPT: Final = timedelta(days=3)  # whatever waits longer was never tried, or its process was gone
-# The specification wants less than 20 kB.
-ANSWER_CHARS: Final = 4000
+ANSWER_CHARS: Final = 4000  # the specification wants less than 20 kB
 MAX_ARGS_BYTES: Final = 12_000
 
 # What a statement that ends turns returns of them, for `turns_ended`.
 OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
-# Null once it is over: its process has died, or is about to say how it ended.
-_LEASE: Final = webhook_events.c.leased_until
+_LEASE: Final = webhook_events.c.leased_until  # null once over: its process has died, or is about to say how it ended
 _LEASED_UNTIL: Final = sa.case((sa.func.now() < _LEASE, _LEASE)).label("in_flight_until")
 _TRIED: Final = (
     webhook_events.c.id.label("event_id"),

@@ -23,8 +23,7 @@ XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet
 TEXT: Final = "text/plain"
 WORDS: Final = "words"  # text by what it comes as, not by its content: kept to the letter
 TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX or XLSX."
-# Formats whose text a package of the extra `files` reads.
-PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl"}
+PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl"}  # formats whose text a package of extra `files` reads
 SERVED: Final = {*IMAGES, *PACKAGES, TEXT, "text/csv", "text/html"}
 UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -32,8 +31,7 @@ _PROGRAMS: Final = re.compile(
     rb"#!|<\?php|@echo\s+off\b|\x7fELF|MZ.{0,512}\x00|\xca\xfe\xba\xbe|\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe|\x00asm",
     re.DOTALL | re.IGNORECASE,
 )
-# Names of entries stand in a ZIP file as they are.
-_IN_ZIP: Final = ((b"word/document.xml", DOCX), (b"xl/workbook.xml", XLSX))
+_IN_ZIP: Final = ((b"word/document.xml", DOCX), (b"xl/workbook.xml", XLSX))  # entries' names stand in a ZIP as they are
 DEADLINE_S: Final = 25.0
 PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are not read
 MAX_UNFOLDED_BYTES: Final = 200_000_000

@@ -38,8 +38,7 @@ _HEAD_OF_URI = r"data:([\w.+-]{1,60}/[\w.+-]{1,100})(?:;[\w.-]{1,40}=[^;,\s]{0,1
 _DATA_URI = re.compile(_HEAD_OF_URI + r"(;base64)?,(\S*)", re.ASCII)
 _DATA_URI_IN_TEXT = re.compile(_HEAD_OF_URI + r";base64,([A-Za-z0-9+/_-]{32,}={0,2})", re.ASCII)
 _PLAIN = str.maketrans("-_", "+/")
-# How files begin.
-_BEGINNINGS: Final = (
+_BEGINNINGS: Final = (  # how files begin
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
     (re.compile(rb"GIF8[79]a"), "image/gif"),
@@ -219,19 +218,16 @@ _CONTROL = [chr(code) for code in (*range(0x20), 0x7F) if chr(code) not in "\t\n
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`text` is what is stored: the text itself, or the JSON of `value`. `cut_from` is the full size, if cut. `shown`
-    is the value with its `parts` described, and `shown_text` what the model sees of it. Of what was read in another
-    process, `value` and `shown` are None, unless it shows as a text, and `parts` are its images only.
-    """
+    """`value` and `shown` are None for what was read in another process, unless it shows as a text."""
 
     kind: PayloadKind
-    text: str
+    text: str  # what is stored: the text itself, or the JSON of `value`
     value: Any
     size_bytes: int
-    cut_from: int | None
-    shown: Any
-    shown_text: str
-    parts: tuple[BinaryPart, ...]
+    cut_from: int | None  # the full size, if it is cut
+    shown: Any  # the value with its `parts` described
+    shown_text: str  # what the model sees of it
+    parts: tuple[BinaryPart, ...]  # of what was read in another process, its images only
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +325,7 @@ class _Cleaning:
 
     def plain(self, value: Any, inside: tuple[int, ...]) -> Any:
         """`inside` holds the ids of the containers around the value."""
-        # JSON's own types first: a result may have a million of them.
-        self.left -= 1
+        self.left -= 1  # JSON's own types first: a result may have a million of them
         if self.left < 0:
             return TOO_MUCH
         kind = type(value)

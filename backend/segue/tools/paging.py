@@ -24,8 +24,7 @@ SMALL_CHARS: Final = 50_000
 MAX_TEXT_ARGUMENT_BYTES: Final = 1_000_000
 MAX_STEPS: Final = 20_000
 DEADLINE_S: Final = 5
-# Nodes of an expression that give no more than they are given, in one step each.
-_PLAIN: Final = frozenset(
+_PLAIN: Final = frozenset(  # nodes of an expression that give no more than they are given, in one step each
     {"field", "flatten", "identity", "index", "index_expression", "pipe", "projection", "slice", "subexpression"}
     | {"value_projection", "and_expression", "comparator", "literal", "not_expression", "or_expression"}
 )
@@ -44,16 +43,14 @@ class InvalidPath(AppError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Offset and limit count characters of text or items of a list. What is to fit an answer to the model has bounds:
-    of its JSON, and of characters if it is no text. Images and files are described, unless wanted `with_parts`.
-    """
+    """Offset and limit count characters of text or items of a list."""
 
     path: str | None = None
     offset: int = 0
     limit: int = MAX_PAGE_CHARS
-    max_bytes: int = MAX_PAGE_BYTES
-    max_chars: int | None = None
-    with_parts: bool = False
+    max_bytes: int = MAX_PAGE_BYTES  # of its JSON, if it is to fit an answer to the model
+    max_chars: int | None = None  # if it is no text, and is to fit an answer to the model
+    with_parts: bool = False  # else images and files are described
 
     def fits(self, written: bytes) -> bool:
         if len(written) > self.max_bytes:

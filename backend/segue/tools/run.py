@@ -58,24 +58,18 @@ _READ_CHARS: Final = 2000  # of a message, before it is cleaned
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What came of a call. A failed call may have a payload too: what the tool returned when it failed.
+    """What came of a call."""
 
-    `unknown` is a call that may or may not have changed the world. Only the faults `tool` and `unauthorized` (refused
-    credentials) count against the tool's health. `gist` and `identifiers` describe the payload; `summary`
-    also says what was done to get it. `asks` is what the tool needs of the user before it is called again, and
-    `settled_by` the id of the call that found out what became of this one.
-    """
-
-    status: Literal["succeeded", "failed", "unknown"]
-    payload: Payload
+    status: Literal["succeeded", "failed", "unknown"]  # `unknown`: it may or may not have changed the world
+    payload: Payload  # a failed call may have one too: what the tool returned when it failed
     error: str | None
     duration_ms: int
-    fault: Fault | None = None
-    summary: str = ""
-    identifiers: tuple[str, ...] = ()
-    gist: str = ""
-    asks: ToolAsks | None = None
-    settled_by: str | None = None
+    fault: Fault | None = None  # only `tool` and `unauthorized` (refused credentials) count against the tool's health
+    summary: str = ""  # the gist, and what was done to get it
+    identifiers: tuple[str, ...] = ()  # those in the payload
+    gist: str = ""  # what the payload is
+    asks: ToolAsks | None = None  # what the tool needs of the user before it is called again
+    settled_by: str | None = None  # the id of the call that found out what became of this one
 
 
 def failed(message: str) -> CallOutcome:

@@ -24,8 +24,7 @@ _ID_WORDS = frozenset({"id", "ids", "uuid", "uuids", "guid", "number", "numbers"
 _ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
 _FILE_WORDS = frozenset({"file", "files", "filename", "filenames", "filepath", "folder", "directory"})
 _FILE_NAME = re.compile(r"(?=[^\s@/\\.]*[^\W\d])[^\s@]{0,200}[^\s@/\\.]\.[A-Za-z][A-Za-z0-9]{0,7}")
-# Words need no spaces around them in every script, so an id ends where its own letters do.
-_ID_IN_TEXT = re.compile(
+_ID_IN_TEXT = re.compile(  # words need no spaces around them in every script, so an id ends where its own letters do
     r"https?://[^\s\"'<>)\]。，；：！？、،؛؟]*[^\s\"'<>)\]。，；：！？、،؛؟.,;:!?]"
     r"|(?<![0-9A-Za-z_-])[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?![0-9A-Za-z_-])"
     r"|(?<![0-9A-Za-z_/-])[A-Za-z]{2,12}[-_#](?=[0-9a-zA-Z]*[0-9])[0-9a-zA-Z]{3,40}(?:-[0-9]{1,12}){0,3}(?![0-9A-Za-z_])"
@@ -381,6 +380,5 @@ def summary_line(text: str) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Returns at most `limit` characters in one line: every run of white space becomes a space."""
-    # What lies far beyond the limit is not read.
-    flat = " ".join(text[: 10 * limit].split())
+    flat = " ".join(text[: 10 * limit].split())  # what lies far beyond the limit is not read
     return flat if len(flat) <= limit and len(text) <= 10 * limit else flat[: limit - 1].rstrip() + "…"

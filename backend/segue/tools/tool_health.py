@@ -24,22 +24,19 @@ _KEPT: Final = ("consecutive_failures", "execution_count", *_TIMES)
 
 @dataclass(frozen=True, slots=True)
 class ToolHealth:
-    """What is kept of a tool, in a session or for all. `failed_at` is when it became failed, or its last probe failed.
-    `reason` is of the last call that counted or of what a person did since, `reason_code` of the last change of status.
-    `marks` are the sequences in which it has succeeded at its place. `version` is that of its row, 0 if it has none.
-    """
+    """What is kept of a tool, in a session or for all."""
 
     status: ToolStatus = "available"
-    reason: str | None = None
-    reason_code: ReasonCode | None = None
+    reason: str | None = None  # of the last call that counted or of what a person did since
+    reason_code: ReasonCode | None = None  # of the last change of status
     consecutive_failures: int = 0
     execution_count: int = 0
-    failed_at: AwareDatetime | None = None
+    failed_at: AwareDatetime | None = None  # when it became failed, or its last probe failed
     last_updated: AwareDatetime | None = None
     last_success_time: AwareDatetime | None = None
     last_failure_time: AwareDatetime | None = None
-    marks: tuple[str, ...] = ()
-    version: int = 0
+    marks: tuple[str, ...] = ()  # the sequences in which it has succeeded at its place
+    version: int = 0  # that of its row, 0 if it has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from segue.domain.field_types import Bytes, CommaSeparated, DayCount, PositiveCo
 
 
 class ToolSettings(BaseModel, frozen=True, defer_build=True):
-    """A tool has failed after `tool_failure_threshold` failures in a row, and for all once it has in
-    `tool_fleet_threshold` sessions within `tool_failure_duration_s`. It may be tried once that long after the last.
-    """
+    """How long tools may take, how much is kept of them, and when one has failed."""
 
     tool_timeout_s: Seconds = 30
     tool_result_ttl_days: DayCount = 30
@@ -21,9 +19,9 @@ class ToolSettings(BaseModel, frozen=True, defer_build=True):
     tool_result_session_bytes: Bytes = 200_000_000
     attachment_max_bytes: Bytes = 20_000_000
     attachment_user_bytes: Bytes = 1_000_000_000
-    tool_failure_threshold: PositiveCount = 3
-    tool_failure_duration_s: Seconds = 300
-    tool_fleet_threshold: PositiveCount = 3
+    tool_failure_threshold: PositiveCount = 3  # after that many failures in a row a tool has failed
+    tool_failure_duration_s: Seconds = 300  # it may be tried once that long after the last failure
+    tool_fleet_threshold: PositiveCount = 3  # once it has failed in so many sessions within that time: for all
     disabled_tools: CommaSeparated = ()
     web_search_provider: Literal["ddgs", "searxng", "tavily", "none"] = "ddgs"
     searxng_url: Url | None = None

@@ -24,8 +24,7 @@ MAX_VALUE_CHARS: Final = 4000
 MAX_SCHEMA_BYTES: Final = 16_000
 
 _TEXTS: Final = ("title", "description")
-# What is kept of a field, by its type.
-_KEPT: Final[Mapping[str, Sequence[str]]] = {
+_KEPT: Final[Mapping[str, Sequence[str]]] = {  # what is kept of a field, by its type
     "string": (*_TEXTS, "minLength", "maxLength", "format", "default", "enum", "enumNames", "oneOf"),
     "number": (*_TEXTS, "minimum", "maximum", "default"),
     "integer": (*_TEXTS, "minimum", "maximum", "default"),

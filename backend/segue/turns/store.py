@@ -64,38 +64,29 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A message as it came. `decided_plan_id` is the plan whose button it is, None for a typed message, and
-    `decided_by` who pressed it, if it was another person than the user; `stream` asks for the model's words as they
-    come; `turn_id` is the id its turn gets, None for a new one; `origin` joins its log lines and its trace to the
-    request. `instead_of` is the message whose turn it takes the place of, with all that came after: an empty message
-    asks the same again. `note` is what the model is told with it. `abandons` is the plan, by id and version, that the
-    message is said instead of an answer to: if it waits, it is cancelled. A button may have `args_changed` and
-    `remember`; one that `amends` has a text of the user's. `steers` is the turn that is to read the message if it can.
-    A program's message has no `approves`: a yes in it is none, and what waits stays as it is. That of a schedule or a
-    trigger is `unattended`. The client named `attachment_ids`, whose files are `attachments`, and `options`.
-    """
+    """A message as it came."""
 
     message: str
     force_web_search: bool = False
-    decided_plan_id: str | None = None
-    decided_by: str | None = None
-    amends: bool = False
-    args_changed: bool = False
-    remember: RememberFor | None = None
+    decided_plan_id: str | None = None  # the plan whose button it is, None for a typed message
+    decided_by: str | None = None  # who pressed the button, if it was another person than the user
+    amends: bool = False  # a button with a text of the user's
+    args_changed: bool = False  # by a button
+    remember: RememberFor | None = None  # of a button
     on_busy: OnBusy = "enqueue"
     once: Once | None = None
-    stream: bool = False
-    turn_id: str | None = None
-    origin: Origin = NO_ORIGIN
-    instead_of: str | None = None
-    note: str | None = None
-    abandons: tuple[str, int] | None = None
-    steers: str | None = None
-    approves: bool = True
-    unattended: bool = False
-    options: TurnOptions = NO_OPTIONS
-    attachment_ids: tuple[str, ...] = ()
-    attachments: tuple[Attached, ...] = ()
+    stream: bool = False  # asks for the model's words as they come
+    turn_id: str | None = None  # the id its turn gets, None for a new one
+    origin: Origin = NO_ORIGIN  # joins its log lines and its trace to the request
+    instead_of: str | None = None  # replaces this message's turn and all after it; an empty message asks the same again
+    note: str | None = None  # what the model is told with it
+    abandons: tuple[str, int] | None = None  # instead of an answer to this plan (id, version), cancelled if it waits
+    steers: str | None = None  # the turn that is to read the message if it can
+    approves: bool = True  # a program's message does not: a yes in it is none, and what waits stays as it is
+    unattended: bool = False  # that of a schedule or a trigger
+    options: TurnOptions = NO_OPTIONS  # named by the client
+    attachment_ids: tuple[str, ...] = ()  # named by the client
+    attachments: tuple[Attached, ...] = ()  # their files
 
 
 def once(key: str | None, *asked: str | int) -> Once | None:

@@ -123,8 +123,7 @@ _ALLOWED_S = sa.func.coalesce(turns.c.left_s, sa.bindparam("timeout_s", type_=tu
 _RAN = sa.func.least(sa.func.now(), turns.c.lease_until) - turns.c.started_at
 _LEFT_S = _ALLOWED_S - sa.func.extract("epoch", _RAN).cast(turns.c.left_s.type)
 
-# A running turn is queued again by its process, or after its lease lapsed.
-_REQUEUE = (
+_REQUEUE = (  # a running turn is queued again by its process, or after its lease lapsed
     sa.update(turns)
     .where(*IS_HELD, turns.c.cancel_requested_at.is_(None))
     .where(sa.or_(sa.bindparam("by_owner", type_=sa.Boolean), turns.c.lease_until < sa.func.now()))

@@ -96,9 +96,7 @@ class Agents:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnDeps:
-    """`count` returns the tokens of a text, `tool_tokens` those that tools take in a request. A job that is None has
-    nothing to work with. `sample` takes the owner, their groups and the id of a session whose turn has ended.
-    """
+    """A job that is None has nothing to work with. `sample` takes owner, groups and session id of a turn that ended."""
 
     settings: TurnSettings
     database: Database
@@ -108,8 +106,8 @@ class TurnDeps:
     agents: Agents
     tools: ToolAvailability
     tool_search: ToolSearch
-    tool_tokens: CountToolTokens
-    count: CountTokens
+    tool_tokens: CountToolTokens  # those that tools take in a request
+    count: CountTokens  # the tokens of a text
     limiter: Limiter
     books: Books
     clock: Clock

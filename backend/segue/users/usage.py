@@ -190,17 +190,16 @@ ASK_AGAIN_S: Final = 2  # when calls that run will have ended is not known
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Opens accounts. Knows the caps of each owner, those of all together (`total`) and of groups, and the day.
-    `locks` let one reservation of an owner, or of all if a cap is for several, into the database at a time: those
-    that wait hold no connection. `noted` are owners whose groups of a day are stored.
+    """Opens accounts. Knows the caps, and the day. `locks` let one reservation of an owner, or of all if a cap is for
+    several, into the database at a time: those that wait hold no connection.
     """
 
     database: Database
     clock: Clock
-    limits_of: Callable[[str], Limits]
-    total: Limits = NO_LIMITS
-    groups: Mapping[str, Limits] = field(default_factory=dict)
-    noted: set[tuple[str, date, str]] = field(default_factory=set)
+    limits_of: Callable[[str], Limits]  # the caps of each owner
+    total: Limits = NO_LIMITS  # those of all together
+    groups: Mapping[str, Limits] = field(default_factory=dict)  # and of groups
+    noted: set[tuple[str, date, str]] = field(default_factory=set)  # owners whose groups of a day are stored
     locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def today(self) -> date:
@@ -286,19 +285,17 @@ class Books:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """`total` is what was spent up to now; `agent` is the id of the one that spends it, empty for a job. `unbooked` is
-    what another statement may book, by day and model, and clears then.
-    """
+    """`unbooked` is what another statement may book, by day and model, and clears then."""
 
     books: Books
     owner: str
     session_id: str
     holder: str
-    agent: str = ""
+    agent: str = ""  # the id of the one that spends it, empty for a job
     epoch: int = 0
     lasts_s: float = 0
     groups: Collection[str] = ()
-    total: Charge = NOTHING_SPENT
+    total: Charge = NOTHING_SPENT  # what was spent up to now
     unbooked: dict[tuple[date, str], Charge] = field(default_factory=dict)
     _unconfirmed: tuple[str, dict[tuple[date, str], Charge]] | None = None  # a transaction, and what it may have booked
     _day: date = field(init=False)

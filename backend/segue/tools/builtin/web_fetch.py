@@ -19,8 +19,7 @@ from segue.tools.builtin import defined
 from segue.tools.child_process import TooMuch, in_child_process
 
 MAX_TITLE_CHARS = 300
-# Extraction costs up to 100 µs an element; very large articles have 20,000.
-MAX_ELEMENTS = 30_000
+MAX_ELEMENTS = 30_000  # extraction costs up to 100 µs an element; very large articles have 20,000
 MAX_BODY_BYTES = 5_000_000
 MAX_REDIRECTS = 5
 MAX_TEXT_CHARS = 100_000
@@ -40,8 +39,7 @@ def from_html(source: str) -> tuple[str, str]:
     """Returns the title and the text of a page, as readers want it: the article, if one is found."""
     import trafilatura  # noqa: PLC0415 (with lxml; this runs in a child process)
 
-    # Text, not bytes: given bytes trafilatura looks for compression and guesses encodings.
-    tree = trafilatura.load_html(source)
+    tree = trafilatura.load_html(source)  # no bytes: trafilatura would look for compression and guess encodings
     if tree is None:  # a fragment, which it takes for no HTML at all
         tree = trafilatura.load_html(f"<html><body>{source}")
     if tree is None:

@@ -93,8 +93,7 @@ async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor
     except TimeoutException:
         raise ToolFailed("The search engines did not answer in time.") from None
     except DDGSException as error:
-        # ddgs has no type for it, and says the same if every engine turned it away.
-        if str(error) == "No results found.":
+        if str(error) == "No results found.":  # ddgs has no type for it; also says so if every engine turned it away
             return []
         raise ToolFailed("The search engines could not be reached, or their answers could not be read.") from None
     return [_hit(result["href"], result["title"], result["body"]) for result in found]
