@@ -83,9 +83,8 @@ class PlanRun:
 
 
 async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
-    """Runs steps until the plan waits or is over; what the user says to the turn between two of them ends it. Calls
-    that the user approved and a failure before them kept from running may still be made in the turn, each once. Raises
-    StalePlan if the plan was changed meanwhile.
+    """Runs steps until the plan waits or is over; what the user says between two of them ends it. Calls that the user
+    approved and an earlier failure kept from running may still be made in the turn, each once. Raises StalePlan.
     """
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in

@@ -162,11 +162,9 @@ class TurnCalls:
         return is_free and context.guard.state(tool.spec).available
 
     def new_ids(self, page_version: int) -> CallIds:
-        """Returns what gives ids to the calls of an answer that run unasked. Those of the page's tools are steps of one
-        plan, which will wait for the page at this version.
-        """
+        """Returns what gives ids to the calls of an answer that run unasked."""
         now, numbers = self.context.clock(), count(1)
-        plan_id = new_id("plan", now)
+        plan_id = new_id("plan", now)  # the page's calls are its steps; it will wait for the page at this version
 
         def id_of(name: str) -> str | None:
             if not self.runs_unasked(name):

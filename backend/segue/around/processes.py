@@ -56,9 +56,7 @@ class _Process:
 
 
 class ProcessSupervisor:
-    """Runs `count` processes. `renewed` returns what they run from a SIGHUP on, or None to go on as before. Kills what
-    has not ended `stop_s` seconds after a SIGTERM.
-    """
+    """From a SIGHUP on runs what `renewed` returns, if not None. Kills what is left `stop_s` after a SIGTERM."""
 
     def __init__(self, count: int, run: Run, renewed: Callable[[], Run | None], *, stop_s: float) -> None:
         self._run, self._renewed, self._stop_s = run, renewed, stop_s

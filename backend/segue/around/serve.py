@@ -189,8 +189,7 @@ async def _started(services: Services, place: ProcessPlace | None) -> None:
         with suppress(FileNotFoundError):  # the supervisor was killed, and another process has left before
             await services.metrics.share(place.folder, place.number)
         place.ready()
-    # Now that the lifespan has imported what the settings need: a full collection halted the process for 0.2 s, which
-    # was a fifth of the processor time of a turn.
+    # Now that the lifespan has imported it all: a full collection took 0.2 s, a fifth of the processor time of a turn.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

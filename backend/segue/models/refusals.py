@@ -1,5 +1,4 @@
 """What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
-
 `RefusalReader` redacts and bounds every text of the provider's before anything else sees it. Causes: `refusals.toml`.
 """
 

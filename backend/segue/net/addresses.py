@@ -46,9 +46,7 @@ def is_public_or_private(address: IPAddress) -> bool:
 
 
 def allowed_for_operator(host: str, *, allow_private: bool) -> IsAllowed:
-    """The policy for a host that the operator wrote into a configuration. A private address that is written out is what
-    the operator means; a name that leads to one needs `allow_private`.
-    """
+    """For an operator's host: a private address written out is meant, a name leading to one needs `allow_private`."""
     if allow_private:
         return lambda _: True
     if host == "localhost":

@@ -45,9 +45,8 @@ def checked_client(
     max_body_bytes: int | None = None,
     keep_cookies: bool = False,
 ) -> httpx2.AsyncClient:
-    """A client that follows no redirect and uses no proxy of the environment; the caller closes it. Requests raise
-    NotPublic, NoSuchHost and httpx2's own errors. A body over `max_body_bytes` raises BodyTooLarge while it is read; an
-    event stream has no such limit.
+    """Follows no redirect, uses no proxy of the environment; the caller closes it. Requests raise NotPublic, NoSuchHost
+    and httpx2's errors. A body over `max_body_bytes` raises BodyTooLarge while read; an event stream has no limit.
     """
     return httpx2.AsyncClient(
         transport=_HttpTransport(
@@ -83,9 +82,8 @@ def tls_context() -> ssl.SSLContext:
 
 
 async def bounded(pieces: AsyncIterable[bytes], max_bytes: int | None) -> AsyncIterator[bytes]:
-    """Yields the pieces of a body. Raises BodyTooLarge once they are more than `max_bytes`, if that is given. Lets
-    others go on in between: one read of the network may hold ten thousand pieces. httpx2 decodes at most a megabyte at
-    once, so what is packed never becomes large in memory.
+    """Yields a body's pieces. Raises BodyTooLarge past `max_bytes`, if given. Lets others go on in between: one read
+    may hold ten thousand pieces. httpx2 decodes a megabyte at once at most: what is packed stays small in memory.
     """
     count = size = 0
     async for piece in pieces:

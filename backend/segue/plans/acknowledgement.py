@@ -411,9 +411,8 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] 
 
 
 def conversation_language(newest_first: Iterable[str]) -> str | None:
-    """Returns the language (ISO 639-1) of the newest message that shows one, None if none does. A stock reply that is
-    also one in the language of the messages before it does not change that: a short reply shows little, `vai pure`
-    looks Portuguese, `vielen Dank` Dutch.
+    """Returns the language (ISO 639-1) of the newest message that shows one, or None. A stock reply that is one in the
+    language before it too changes nothing: a short one shows little, `vai pure` looks Portuguese, `vielen Dank` Dutch.
     """
     replies: list[tuple[str, list[str]]] = []
     found = None

@@ -146,9 +146,8 @@ async def list_plans(
 
 
 async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
-    """Stores a turn's new plan as the session's open one, in place of the open one before it. Its first version follows
-    the last of all plans of the session: a button names a version and no plan. Returns None, and stores nothing, if
-    that one is approved for a later turn.
+    """Stores a turn's new plan in place of the session's open one. Its first version follows the last of the session: a
+    button names a version and no plan. Returns None, and stores nothing, if the open one is approved for a later turn.
     """
     while (before := await open_plan(connection, stored.session_id)) is not None:
         if before.is_for_a_later_turn(turn):

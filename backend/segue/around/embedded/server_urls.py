@@ -1,5 +1,4 @@
 """PostgreSQL and Redis for one process: the URLs that are set, or those of embedded servers, which start and stop here.
-
 Runs with the standard library alone: embedded servers and the libraries of the stores are imported only if needed.
 """
 

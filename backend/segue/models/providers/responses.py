@@ -68,9 +68,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
 
 
 async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields the events of an answer. Arguments of a call that come whole only, as some models' do, come as a piece:
-    the package reads no others, and would call without.
-    """
+    """Yields events. Arguments some models send only whole come as a piece: the package would call without them."""
     in_pieces = set[object]()  # the items whose arguments have come so
     async for data in events(pieces):
         told = read_json(data) if data and _ARGUMENTS.encode() in data else {}
