@@ -260,15 +260,13 @@ def _forget_statements(connection: Any, _: object) -> None:
 
 
 def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
-    """An error shows the statement without its values, which hold users' messages. No other process gives a statement
-    the same name, which a pooler might take for ours.
-    """
+    """No other process gives a statement the same name, which a pooler might take for ours."""
     process, numbers = token_hex(8), count()
     bare, said = address(url)
     return create_async_engine(
         bare,
         json_serializer=lambda value: orjson.dumps(value, default=tuple).decode(),
-        hide_parameters=True,
+        hide_parameters=True,  # an error shows the statement without its values, which hold users' messages
         json_deserializer=read_json,
         connect_args={
             **said,

@@ -422,9 +422,7 @@ triggers = _table(
 
 
 def written(*values: str) -> tuple[sa.ColumnElement[str], ...]:
-    """Returns values as literals of a statement. With parameters PostgreSQL would not use the partial indexes above,
-    because it plans a prepared statement for any value.
-    """
+    """Returns literals: a statement that is planned for any parameter would not use the partial indexes above."""
     return tuple(sa.literal_column(f"'{value}'", Text) for value in values)
 
 

@@ -172,9 +172,7 @@ class ErasedRows:
 
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:
-    """Deletes all, and then what came with an API key that a process still knew. A process that runs a turn of the user
-    stops it when it finds the row deleted.
-    """
+    """Deletes all, then what came with an API key a process still knew. A running turn stops once its row is gone."""
     rows: Counter[str] = Counter()
     deleted = await _erase(database, owner, rows)
     if rows[models.api_keys.name]:
@@ -184,9 +182,7 @@ async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows
 
 
 async def _erase(database: Database, owner: str, rows: Counter[str]) -> set[str]:
-    """Deletes API keys first, then turns and sessions in batches within a statement's time limit. Counts rows, returns
-    ids.
-    """
+    """Deletes API keys, then turns and sessions, in batches that keep to the time limit. Counts rows, returns ids."""
     await _delete_owned(database, owner, rows)
     mine = sa.select(sessions.c.id).where(sessions.c.owner == owner)
     for which in tables_of(mine):

@@ -180,13 +180,11 @@ class RedisServer:
 def connections(
     url: str, most: int, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1
 ) -> BlockingConnectionPool:
-    """Returns a pool of at most `most` connections; an operation waits for a free one. Not RESP3, with which redis-py
-    fails the first command after the server has closed a connection.
-    """
+    """Returns a pool of at most `most` connections; an operation waits for a free one."""
     watched = watched_by_sentinels(url)
     pool = BlockingConnectionPool.from_url(
         url if watched is None else watched.url,
-        protocol=2,
+        protocol=2,  # with RESP3 redis-py fails the first command after the server has closed a connection
         max_connections=most,
         timeout=OPERATION_TIMEOUT_S,
         socket_timeout=timeout_s,
@@ -199,9 +197,7 @@ def connections(
 
 
 def _mended(kind: type[AbstractConnection], watched: Watched | None) -> type[AbstractConnection]:
-    """Asks the Sentinels where the primary is before it connects. For a connection that the server has just closed
-    uvloop raises RuntimeError, which redis-py takes for no loss.
-    """
+    """Asks the Sentinels where the primary is before it connects."""
 
     class Mended(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
         async def connect(self) -> None:
@@ -212,7 +208,7 @@ def _mended(kind: type[AbstractConnection], watched: Watched | None) -> type[Abs
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
             try:
                 await super().send_packed_command(command, check_health)
-            except RuntimeError as error:
+            except RuntimeError as error:  # uvloop's, if the server has just closed: redis-py takes it for no loss
                 await self.disconnect(nowait=True)
                 raise exceptions.ConnectionError(str(error)) from error
 

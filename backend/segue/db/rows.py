@@ -42,9 +42,8 @@ def read_json(text: str | bytes) -> Any:
 
 
 def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value: value) -> Callable[[Any], Parsed]:
-    """Returns a function that makes a `kind` of plain values, such as JSON can hold again. It ignores members that a
-    newer release added, and raises pydantic's ValidationError for everything else. `check` raises ValueError for what
-    is of that kind and still cannot be.
+    """Returns what makes a `kind` of plain values, as JSON can hold. It ignores members of a newer release, and raises
+    pydantic's ValidationError for all else. `check` raises ValueError for what is of that kind and still cannot be.
     """
     stored: Any = kind  # mypy takes the hash of a kind for that of its values
     validate: Callable[[Any], Parsed] = _adapter(stored, check).validate_python
@@ -172,9 +171,8 @@ async def claim_row(
     returning: Sequence[ColumnElement[Any]],
     joined: Sequence[ColumnElement[bool]] = (),
 ) -> Row[Any] | None:
-    """Sets `values`, among them the next due time, in the claimable row that has been due for longest, and returns
-    columns of it; None if there is none. If the process dies, another one claims the row at that time. `joined` joins
-    it to rows of other tables that are in `returning`.
+    """Sets `values`, among them the next due time, in the claimable row that has been due for longest; returns columns
+    of it, or None. If the process dies, another claims it then. `joined` are joins to other tables in `returning`.
     """
     is_due = table.c[due] <= func.now()
     longest = select(table.c.id).where(is_due, *claimable).order_by(table.c[due]).limit(1)

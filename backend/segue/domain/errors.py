@@ -9,9 +9,8 @@ Found = TypeVar("Found")
 
 
 class AppError(Exception):
-    """An error for the client: a stable `code`, the HTTP `status`, and a `detail` that says what to do
-    next. `errors` are what is wrong with single fields, as `loc`, `msg` and `type`. With `retry_after_s` seconds,
-    which become a member of `extra`, it is also retryable.
+    """An error for the client: a stable `code`, the HTTP `status`, and in `detail` what to do next. `errors` are faults
+    of single fields (`loc`, `msg`, `type`). With `retry_after_s` seconds, then in `extra` too, it is retryable.
     """
 
     def __init__(

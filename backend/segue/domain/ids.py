@@ -26,7 +26,7 @@ TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # that every provider tak
 NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
-_counter = itertools.count()
+_counter = itertools.count()  # orders the ids that one process makes within one millisecond
 
 
 @lru_cache(1024)
@@ -41,9 +41,7 @@ def offered_name(name: str, taken: int = 0) -> str:
 
 
 def new_id(prefix: Prefix, at: datetime) -> str:
-    """`call_01kb2…`: 48 bits of milliseconds, a 16-bit counter, 64 random bits, in Crockford's base 32, lower case. The
-    counter orders the ids that one process makes within one millisecond.
-    """
+    """`call_01kb2…`: 48 bits of milliseconds, a 16-bit counter, 64 random bits, in Crockford's base 32, lower case."""
     return _written(prefix, at, next(_counter) & 0xFFFF, secrets.randbits(_RANDOM_BITS))
 
 

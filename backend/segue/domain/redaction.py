@@ -50,9 +50,7 @@ def is_secret_key(name: str) -> bool:
 
 
 def without_secrets(value: Any, known: Collection[str] = ()) -> Any:
-    """Returns the value with everything under a secret key, and every text that looks like a secret, blanked; and the
-    `known` secrets wherever they occur in a text.
-    """
+    """Returns the value with what has a secret key or looks like a secret blanked, and `known` secrets in texts."""
     if not known:
         return _mapped(value, _redacted_text)
     pattern = _any_of(frozenset(known))

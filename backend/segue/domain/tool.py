@@ -92,7 +92,7 @@ class ToolSpec:
     name: str
     description: str
     input_schema: Mapping[str, Any]  # JSON Schema (draft 2020-12) of an object
-    source: str = "builtin"  # `builtin`, `native` or `mcp:<server>`
+    source: str = "builtin"  # `builtin`, `native`, `page` or `mcp:<server>`
     effect: Effect = "read_only"
     idempotent: bool = False
     confirm: ToolConfirm | None = None

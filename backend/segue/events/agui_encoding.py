@@ -237,9 +237,7 @@ class EventEncoder:
         return [to_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
     def _call_started(self, event: events.CallStarted) -> list[bytes]:
-        """Arguments too large for the log become a reference to where the API serves them. Of a call that has begun the
-        rest follows, whatever its size.
-        """
+        """Arguments too large for the log become a reference to the API. Of a call that has begun the rest follows."""
         call = event.call
         args, end = to_json(call.args), to_json({"type": "TOOL_CALL_END", "toolCallId": call.id})
         if (begun := self._begun.pop(call.id, None)) is not None:

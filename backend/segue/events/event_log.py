@@ -402,9 +402,7 @@ class EventLog:
 
 
 def due_to_save(unsaved: Mapping[EventBuffer, float], *, now: float) -> list[EventBuffer]:
-    """Returns the logs that are complete, or have had unsaved entries for SAVE_EVERY_S: that of a short turn is written
-    once, not by halves because another turn's is due meanwhile.
-    """
+    """Returns logs that are complete or unsaved for SAVE_EVERY_S: a short turn's is written once, not by halves."""
     return [each for each, since in unsaved.items() if each.complete or since + SAVE_EVERY_S <= now]
 
 

@@ -44,9 +44,8 @@ _APPROVED, _ASKED = '("message_id": "msg_)', '("asked_in": "turn_)'
 async def fork_session(
     connection: AsyncConnection, owner: str, session_id: str, message_id: str, *, now: datetime
 ) -> session.Session:
-    """Returns a new session with the history of this one up to and with a message, in the caller's transaction, of
-    which this is the beginning. Raises NotFound, AppError `not_in_history`, and `turn_in_progress` if a turn up to that
-    message has not ended.
+    """Returns a new session with the history of this one up to and with a message, in the caller's transaction, which
+    it begins. Raises NotFound, AppError `not_in_history`, and `turn_in_progress` if a turn up to there has not ended.
     """
     await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
     await check_session(connection, owner, session_id)

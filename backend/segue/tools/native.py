@@ -94,9 +94,7 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
 
 
 def native_tools(given: Iterable[object] = (), *, disabled: Collection[str] = ()) -> tuple[Tool, ...]:
-    """Returns the tools of these functions, and those of installed packages (`segue.tools`) that are not disabled.
-    Raises AppError `tool_invalid` for what is no tool.
-    """
+    """Returns the given tools, and those of packages (`segue.tools`) not disabled. Raises AppError `tool_invalid`."""
     own = [_made(each, "tools") for each in given]
     installed = [_made(each, where) for each, where in _installed(tuple(sys.path))]
     wanted = (each for each in installed if each.spec.name not in disabled and not any(each is one for one in own))

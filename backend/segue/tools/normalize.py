@@ -239,9 +239,7 @@ class Unread:
 
 
 def make_payload(output: object, *, max_bytes: int) -> Payload:
-    """Returns the value cleaned and capped. What is too large is kept without its parts; JSON that is still over
-    `max_bytes` becomes text: half a document cannot be parsed.
-    """
+    """Returns the value cleaned and capped: without its parts, then as text, since half a document cannot be parsed."""
     value = clean(output)
     encoded = _encoded(value)
     if (size := len(encoded)) <= max_bytes:

@@ -88,9 +88,8 @@ class _Interpreter(TreeInterpreter):
 
 
 async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
-    """Returns a page of a stored result. It may be larger than `wanted.max_bytes` if it is one item. Without a path, an
-    object that is little more than a text is paged as that text. Raises InvalidPath if the path is not JMESPath, does
-    not fit the result, or takes too much time or memory.
+    """Returns a page, over `wanted.max_bytes` if it is one item. Without a path, an object that is little more than a
+    text is paged as it. Raises InvalidPath if the path is no JMESPath, does not fit, or takes too much time or memory.
     """
     path = wanted.path
     if not is_json and path:

@@ -276,9 +276,7 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 async def load_results(
     connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
 ) -> dict[str, StoredResult]:
-    """Returns the stored results of these calls of a session, by the call's id. A result larger than `max_bytes` comes
-    without its content; an expired one is left out.
-    """
+    """Returns results by their calls' ids: without their content if over `max_bytes`, and none that have expired."""
     if not ids:
         return {}
     bounds = {"at_session": session_id, "these": list(ids), "as_of": now, "max_bytes": max_bytes}
@@ -288,9 +286,7 @@ async def load_results(
 async def load_result(
     connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
 ) -> tuple[ToolCall, StoredResult]:
-    """Returns a call and what it gave. Raises NotFound for unknown and foreign ids, AppError `tool_result_expired`
-    (410) if the value is no longer kept.
-    """
+    """Returns a call and its result. Raises NotFound, for foreign ids too, and AppError `tool_result_expired` (410)."""
     statement = _owned(owner, session_id).where(tool_calls.c.id == tool_call_id)
     row = existing("tool_result", (await connection.execute(statement)).one_or_none())
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)

@@ -85,9 +85,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def named_objects(value: Any) -> Iterator[tuple[str, str, str | None]]:
-    """Yields of the objects in a result that have a title or an address: their path (JMESPath), title and address.
-    Looks at MAX_LEAVES values at most, those that lie deepest last.
-    """
+    """Yields path (JMESPath), title and address of objects that have one; looks at MAX_LEAVES values, deepest last."""
     left, places = MAX_LEAVES, deque[tuple[str, Any]]([("", value)])
     while places:
         path, item = places.popleft()

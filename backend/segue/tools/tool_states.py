@@ -303,15 +303,13 @@ class GlobalToolState(Watch):
         return self.known
 
     async def record_failure(self, tool: str, session_id: str | None, *, now: datetime) -> None:
-        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did. If the tool has
-        failed for all this was its one probe: it stays failed from now on.
-        """
+        """Counts a failure; `session_id` is the session in which it made the tool fail, if it did."""
         at = now.timestamp()
         health = ToolHealth(
             status="failed",
             reason="It has failed in several sessions.",  # what it said in one is not shown to others
             reason_code="fleet_failed",
-            failed_at=now,
+            failed_at=now,  # from now on: if the tool had failed for all, this was its one probe
             last_updated=now,
             last_failure_time=now,
         )

@@ -108,9 +108,8 @@ async def list_approvals(
     now: datetime,
     status: ApprovalStatus = "waiting",
 ) -> list[Approval]:
-    """Returns the newest plans first; `before` is the id of the last one seen. `waiting` are those that they may decide
-    now, `asked` their own that wait for others, `decided` those of others' questions that they have decided something
-    on. Those that have expired do not wait.
+    """Newest first; `before` is the id of the last one seen. `waiting` are plans that they may decide now, `asked`
+    their own that wait for others, `decided` others' that they have decided something on. Expired ones do not wait.
     """
     listed = _listed(before, limit)
     is_own, waits = sessions.c.owner == identity.user, and_(_ASKS_USER, plans.c.expires_at > now)
@@ -194,9 +193,8 @@ async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
 async def record_decision(
     connection: AsyncConnection, stored: StoredPlan, owner: str, button: Button, by: Decider, *, now: datetime
 ) -> StoredPlan:
-    """Returns the plan with what one of those decides that it waits for, which it is not stored with yet, and records
-    it in the audit. Raises AppError `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan for a version
-    that is not the one that waits.
+    """Returns the plan with what one of those it waits for decides, not yet stored, and records it in the audit. Raises
+    AppError `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan if another version waits.
     """
     waits, step = stored.plan.waits_for, stored.plan.waiting_step
     if waits is None or step is None or stored.plan.version != button.version:

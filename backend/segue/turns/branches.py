@@ -108,9 +108,7 @@ async def _leave_history(connection: AsyncConnection, session_id: str, *, from_s
 
 
 async def _note_of_calls(connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool]) -> str | None:
-    """Returns what the model is told of the calls in all branches of a session, None if there is nothing to tell. Calls
-    of tools that only read and those that failed had no effect.
-    """
+    """Returns what the model is told of calls in branches, if anything: those that only read or failed did nothing."""
     read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
     made = await recent_references(connection, session_id, left=True, but_of=read_only)
     lines = [listed_reference(each, ()) for each in made if each.status != "failed"]

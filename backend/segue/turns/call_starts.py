@@ -1,6 +1,4 @@
-"""Stores the calls of a running turn before they start: a message and a row for each call, in one statement under the
-turn's fence.
-"""
+"""Stores calls of a running turn before they start: a message and a row for each, in one statement under its fence."""
 
 from collections.abc import Mapping
 from contextlib import suppress

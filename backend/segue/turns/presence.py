@@ -87,10 +87,8 @@ class Presence:
         self._lapsed.clear()
 
     async def _hold(self, connection: AsyncConnection) -> None:
-        """Raises AppError when the connection is lost. Each lock has a name of its own: a server that has not noticed
-        that a connection is gone still holds the old one.
-        """
-        worker = f"{self._host}/{token_hex(4)}:{self._pid}"
+        """Raises AppError when the connection is lost."""
+        worker = f"{self._host}/{token_hex(4)}:{self._pid}"  # a server that has not noticed a loss holds the old one
         await connection.execute(_TAKE, {"worker": worker})
         settled_at = time.monotonic() + (SETTLED_S if self._had_lock else 0)
         self.worker, self._had_lock = worker, True

@@ -1,6 +1,5 @@
-"""The work queue that carries turns between processes: a list in Redis of sessions in which a turn may wait. A lost,
-doubled or late entry does no harm, since Postgres decides who runs a turn, and recovery finds one whose entry was lost.
-So a process with a free place sends none.
+"""Carries turns between processes: a list in Redis of sessions in which a turn may wait. A lost, doubled or late entry
+does no harm: Postgres decides who runs a turn, and recovery finds the lost. So a process with a free place sends none.
 """
 
 import asyncio

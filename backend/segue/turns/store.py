@@ -170,9 +170,8 @@ _ASKED = [each.name for each in fields(TurnRequest) if each.name in ChatRequest.
 async def begin_turn(
     connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
 ) -> TurnKey | None:
-    """Accepts a message: takes the session's next seq, stores the turn as queued and the user's message with it.
-    Returns None if the session is not the owner's, if it has `room` open turns, or if another message came at the same
-    moment. Raises KeyTaken.
+    """Accepts a message: takes the session's next seq, stores a queued turn and the user's message. Returns None if the
+    session is not the owner's, has `room` open turns, or if another message came at that moment. Raises KeyTaken.
     """
     values, turn_id = _accepting(owner, session_id, request, now=now, room=room)
     try:

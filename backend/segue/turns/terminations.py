@@ -177,9 +177,7 @@ _NEGLECTED = (
 
 
 async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> list[NeglectedTurn]:
-    """Returns at most MAX_AT_ONCE turns that no process takes care of: running ones with a lapsed lease or an overdue
-    cancellation, and queued ones that no process has begun.
-    """
+    """Returns up to MAX_AT_ONCE turns: running with a lapsed lease or overdue cancellation, or queued and not begun."""
     of_turn = ("owner", "epoch", "running", "attempts", "cancelled", "left_s")
     return [
         NeglectedTurn(turn_key(row.session_id, row), *(getattr(row, name) for name in of_turn))
@@ -188,9 +186,8 @@ async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> l
 
 
 def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
-    """Puts a failed or cancelled turn back to how a crash leaves one, with all its time and attempts. Calls that were
-    open when it ended are open again: its next attempt repeats them or takes them for unknown. What the assistant had
-    said when the user stopped it leaves the history.
+    """Puts a failed or cancelled turn back as a crash leaves one, with all its time and attempts. Its open calls are
+    open again: to be repeated or taken for unknown. What was said until the user stopped it leaves the history.
     """
     failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
     are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))

@@ -70,9 +70,7 @@ class TurnWorker:
             self._lines[session_id] = asyncio.create_task(self._drain(session_id), name=f"turns of {session_id}")
 
     async def expect(self, owner: str, session_id: str) -> Expected | None:
-        """Keeps a place for a turn that is about to be accepted. Returns None if there is none, if turns of the session
-        run here, or if others come before this owner.
-        """
+        """Keeps a place for a turn to be accepted; None if none is free, its session runs here, or others are first."""
         if not self.has_room or session_id in self._lines or owner in self._well_served():
             return None
         await self._places.acquire()  # at once, since there is room
@@ -140,9 +138,7 @@ class TurnWorker:
                 await report_activity(self._deps.cache, self._presence.worker, long, now=self._deps.clock())
 
     async def keep_ends(self) -> None:
-        """Stores the ends that an outage kept from being stored: not beside the leases, since each may wait for a lock
-        for seconds. Never returns.
-        """
+        """Never returns. Stores ends that an outage held up; apart from leases, as each may wait seconds for a lock."""
         outage = OutageLog("ends_not_stored", "ends_stored")
         while True:
             await asyncio.sleep(CHECK_S)
