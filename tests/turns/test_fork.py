@@ -308,3 +308,17 @@ async def test_a_fork_has_files_of_its_own(client: Client, provider: Provider) -
     assert call["args"] == {"attachment_id": file["id"]}
     again = (await client.http.post(f"/sessions/{fork}/messages/{said['id']}/regenerate")).json()
     assert again["tool_calls"][0]["status"] == "succeeded"
+
+
+async def test_a_fork_takes_no_more_room_for_files_than_their_user_has(settings: Settings, provider: Provider) -> None:
+    provider.will(says("Hello."), says("Seen."))
+    async with running(settings.model_copy(update={"attachment_user_bytes": 1_000})) as client:
+        session = await client.new_session()
+        plain = await client.chat(session, "Hello")
+        file = await uploaded(client, session, b"x" * 400, "notes.txt")
+        answer = await client.chat(session, "Look", attachments=[file])
+        path = f"/sessions/{session}/fork"
+        refused = await client.http.post(path, json={"message_id": answer["message"]["id"]})
+        assert (refused.status_code, refused.json()["code"]) == (413, "attachment_quota_exceeded")
+        assert len((await client.get("/sessions"))["items"]) == 1
+        assert (await client.http.post(path, json={"message_id": plain["message"]["id"]})).status_code == 201

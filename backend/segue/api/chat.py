@@ -19,6 +19,7 @@ from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey,
 from segue.domain.tool import canonical_args
 from segue.events import user_feed
 from segue.history.fork_and_import import fork_session
+from segue.tools.attachment_store import check_fork
 from segue.tools.input_schema import schema_text
 from segue.turns import queries
 from segue.turns.admission import Admitted
@@ -192,14 +193,19 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, 
 
 
 @router.post(
-    "/{session_id}/fork", status_code=201, responses=problems("message_not_found", "not_in_history", "turn_in_progress")
+    "/{session_id}/fork",
+    status_code=201,
+    responses=problems("message_not_found", "not_in_history", "turn_in_progress", "attachment_quota_exceeded"),
 )
 async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, caller: Caller) -> Session:
     """Makes a session that begins with the history up to and with a message. It has copies of the messages, their turns
     and the results of tools under ids of its own, and in `metadata` where it is `forked_from`; no plan is open in it. A
     turn that the message divides is cancelled there, and may be run again with `retry`.
     """
-    session = await services.database.transact(fork_session, caller, session_id, body.message_id, now=services.clock())
+    at_most = services.settings.attachment_user_bytes
+    async with services.database.transaction() as connection:
+        session = await fork_session(connection, caller, session_id, body.message_id, now=services.clock())
+        await check_fork(connection, caller, session.id, at_most=at_most)
     services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 

@@ -86,14 +86,24 @@ class Attachments:
             kept = _owned(owner, session_id, *_LISTED).where(*alike).limit(1)
             if again and (same := (await connection.execute(kept)).mappings().one_or_none()) is not None:
                 return Attachment(**same)
-            stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
-            at_most = self.settings.attachment_user_bytes
-            if stored + len(content) + len(read.text.encode()) > at_most:
-                detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
-                raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
+            more = len(content) + len(read.text.encode())
+            await _check_quota(connection, owner, more=more, at_most=self.settings.attachment_user_bytes)
             existing("session", (await connection.execute(_owned_session(owner, session_id))).one_or_none())
             await connection.execute(insert(attachments).values(session_id=session_id, created_at=func.now(), **values))
         return Attachment(**{column.name: values[column.name] for column in _LISTED})
+
+
+async def check_fork(connection: AsyncConnection, owner: str, session_id: str, *, at_most: int) -> None:
+    """Raises AppError `attachment_quota_exceeded` if the files of a new session, if it has any, are more than fit."""
+    if (await connection.execute(_owned(owner, session_id, attachments.c.id).limit(1))).first() is not None:
+        await _check_quota(connection, owner, at_most=at_most)
+
+
+async def _check_quota(connection: AsyncConnection, owner: str, *, more: int = 0, at_most: int) -> None:
+    stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
+    if stored + more > at_most:
+        detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
+        raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
 
 
 async def list_attachments(
