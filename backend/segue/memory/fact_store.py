@@ -160,7 +160,8 @@ async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -
 async def delete_facts_that_say(connection: AsyncConnection, owner: str, contents: Collection[str]) -> list[str]:
     """Deletes the current facts of these words, whatever their case and punctuation, and those they corrected."""
     hashes = [_hash(" ".join(content.split())) for content in contents]
-    gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.content_hash.in_(hashes), _IS_CURRENT)
+    is_said = memories.c.content_hash.in_(hashes) | memories.c.content.in_(contents)  # older hashes know no signs
+    gone = sa.delete(memories).where(memories.c.owner == owner, is_said, _IS_CURRENT)
     return [str(content) for content in await connection.scalars(gone.returning(memories.c.content))]
 
 

@@ -162,9 +162,10 @@ class LongTermMemory:
         limit, is_any = self._at_once, self._at_once < EMBEDDED_AT_ONCE
         lacking = await self._database.read(fact_store.facts_without_embedding, model, limit=limit, is_any=is_any)
         embeddings = await self.embed([content for _, content in lacking])
-        self._at_once = max(self._at_once // 2, 1) if embeddings is None else min(self._at_once * 2, EMBEDDED_AT_ONCE)
         if embeddings is None:
+            self._at_once = max(self._at_once // 2, 1) if lacking else EMBEDDED_AT_ONCE
             return 0
+        self._at_once = min(self._at_once * 2, EMBEDDED_AT_ONCE)
         found = [(*fact, embedding) for fact, embedding in zip(lacking, embeddings, strict=True)]
         await self._database.transact(fact_store.set_embeddings, model, found)
         return len(found)

@@ -173,8 +173,8 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
             raise ToolRetry("Give `what` and `at`, with `every` also `until`; or `end`.")
         what, rrule = args["what"], EVERY[args["every"]] if "every" in args else None
         at, until = (_moment(args[name], context.time_zone) if name in args else None for name in ("at", "until"))
-        if args.get("every") == "month" and at is not None and at.day > DAYS_OF_EVERY_MONTH:
-            days = ",".join(map(str, range(DAYS_OF_EVERY_MONTH, at.day + 1)))
+        if args.get("every") == "month" and at and (day := local_time(at, context.time_zone).day) > DAYS_OF_EVERY_MONTH:
+            days = ",".join(map(str, range(DAYS_OF_EVERY_MONTH, day + 1)))
             rrule = f"{rrule};BYMONTHDAY={days};BYSETPOS=-1"  # of those that the month has the last one
         try:
             made = await promises.make(context, what, at=at or context.now, rrule=rrule, until=until)
@@ -190,9 +190,7 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
 
 def _moment(text: str, zone: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text) if ":" in text else None  # a day alone would be its first moment
+        moment = datetime.fromisoformat(text if ":" in text else "")  # a day alone would be its first moment
     except ValueError:
-        moment = None
-    if moment is None:
-        raise ToolRetry("Write a date and time as 2026-11-30T09:00.")
+        raise ToolRetry("Write a date and time as 2026-11-30T09:00.") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
