@@ -15,7 +15,7 @@ from tests.support.files import PNG, pdf
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import Stores, looking_into
 from tests.support.uploads import upload, uploaded
 
 CSV = b"name,address\nRossi,rossi@x.example\nBianchi,bianchi@x.example\n"
@@ -170,6 +170,35 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     assert "This file has been deleted." in str(provider.requests[-1])
     assert "line 0" not in str(provider.requests[-1])
     assert "line 0" not in (await client.http.get("/me/export")).text
+
+
+async def test_a_deleted_file_is_no_longer_listed_with_the_summary_and_all_else_is(
+    client: Client, provider: Provider, stores: Stores
+) -> None:
+    provider.summary = says("They spoke.")
+    session, covered = await client.new_session(), "SELECT count(*) = 1 FROM sessions WHERE summary_seq > 0"
+    named = {"salaries.csv": b"name,iban\nzitronenfalter,IT60X\nBianchi,DE89\n", "costs.csv": CSV}
+    files = [await uploaded(client, session, content, name) for name, content in named.items()]
+    provider.always("question", says("answer"))
+    await client.chat(session, "question 0", attachments=files)
+    for number in range(1, 11):
+        await client.chat(session, f"question {number}")
+    await stores.until(covered)
+    listed = "SELECT summary_references::text FROM sessions"
+    for name in named:
+        assert name in await stores.database.fetchval(listed)
+    await client.chat(session, "question 11")
+    assert "salaries.csv" in provider.messages()[0]["content"]
+    await client.http.delete(f"/sessions/{session}/attachments/{files[0]}")
+    kept = await stores.database.fetchval(listed)
+    assert ("salaries.csv" in kept, "costs.csv" in kept) == (False, True)
+    await client.chat(session, "question 12")
+    system = provider.messages()[0]["content"]
+    assert ("zitronenfalter" in system, "salaries" in system, "costs.csv" in system) == (False, False, True)
+    await client.http.delete(f"/sessions/{session}/attachments/{files[1]}")
+    assert await stores.database.fetchval(listed) is None
+    await client.chat(session, "question 13")
+    assert "costs.csv" not in provider.messages()[0]["content"]
 
 
 async def test_a_file_that_is_deleted_after_its_turn_began_is_not_read_and_nothing_of_it_is_stored(

@@ -66,6 +66,31 @@ async def test_the_same_fact_twice_is_one(client: Client) -> None:
     assert await known(client) == ["I prefer tea"]
 
 
+SAME = [
+    ("I live in Perché", "i live in PERCHE"),
+    ("My e-mail is short, always", "My e mail is short: always!"),
+    ("«I like tea» (green)", "I like tea - green."),
+    ("L’ora è tarda", "l'ora è tarda"),
+]
+SIGNED = [
+    ("My blood type is A+", "My blood type is A-"),
+    ("I program in C", "I program in C++", "I program in C#"),
+    ("The mark is 5", "The mark is -5", "The mark is +5", "The mark is 5%"),
+    ("I am called ada_b", "I am called ada-b", "I am called ada@b"),
+    ("More than 3: >3", "More than 3: <3"),
+]
+
+
+async def test_facts_whose_words_differ_only_in_signs_are_not_one_and_those_in_how_they_are_written_are(
+    client: Client,
+) -> None:
+    for one, other in SAME:
+        assert await tell(client, one) == await tell(client, other), other
+    assert len(await known(client)) == len(SAME)
+    for facts in SIGNED:
+        assert len({await tell(client, each) for each in facts}) == len(facts), facts
+
+
 async def test_a_fact_is_changed_and_found_by_its_new_words(client: Client) -> None:
     memory_id = await tell(client, "I prefer tea")
     path = f"/memories/{memory_id}"

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.models import metadata
 from segue.db.owners import belongs_to_sessions
+from segue.domain.identity import LOCAL_USER
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
 from tests.support.plans import ASK, THREE_STEPS, planned
@@ -127,6 +129,34 @@ async def test_what_comes_with_a_key_that_processes_still_know_is_erased_too(
             pass
         assert answer.status_code == 401
         assert (await erasing).status_code == 200
+    assert await rows_with(stores, CANARY) == set()
+
+
+async def test_a_heavy_users_turns_are_erased_in_batches_all_are_counted_and_one_that_runs_ends(
+    client: Client, provider: Provider, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.db.owners.TURNS_AT_ONCE", 2)
+    go = asyncio.Event()
+
+    async def held(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("too late")
+
+    provider.will(*(says(CANARY) for _ in range(4)), held)
+    session = await client.new_session()
+    for _ in range(4):
+        await client.chat(session, CANARY)
+    runs_on = asyncio.create_task(client.send(session, CANARY))
+    await provider.wait_for_requests(5)
+    before = await stores.rows()
+    async with stores.writing() as writes:
+        erased = await client.http.delete("/me", params={"confirm": LOCAL_USER})
+    assert sum(each.startswith("turns DELETE FROM turns ") for each in writes) >= 3  # one finds none
+    assert {table: erased.json()["rows"][table] for table in before} == before
+    assert (before["turns"], before["messages"]) == (5, 9)
+    go.set()
+    assert (await runs_on).json()["code"] == "session_not_found"
+    assert set((await stores.rows()).values()) == {0}
     assert await rows_with(stores, CANARY) == set()
 
 

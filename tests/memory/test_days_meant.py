@@ -11,6 +11,7 @@ MEANT = [
     ("My exam is tomorrow, not the day after tomorrow", ["2026-11-02", "2026-11-03"]),
     ("Ho la riunione con Rossi domani e l'altro ieri ero a Roma", ["2026-11-02", "2026-10-30"]),
     ("我明天去看牙医", ["2026-11-02"]),
+    ("我后天去看牙医，今天天气很好", ["2026-11-03", "2026-11-01"]),
     ("عندي موعد مع الطبيب غدًا", ["2026-11-02"]),
     ("Mañana por la mañana tengo cita con el médico", ["2026-11-02"]),
     ("J'ai rendez-vous après-demain", ["2026-11-03"]),
@@ -30,6 +31,12 @@ NO_DAY = [
     "Trabajo por la mañana",
     "저는 내 일을 좋아해요",
     "कल मेरा जन्मदिन है",  # tomorrow, or yesterday
+    "大后天我去北京看医生",  # in three days
+    "大前天我去了北京",  # three days ago
+    "我有后天性心脏病",  # acquired
+    "我有後天性心臟病",
+    "我住在光明天地",
+    "如今天气很冷",  # nowadays
 ]
 
 

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from segue.memory.fact_cues import FACT_WORDS, is_correction, may_state_facts, parse_fact_words, search_words
+from segue.memory.fact_cues import (
+    FACT_WORDS,
+    asks_to_forget,
+    is_correction,
+    may_state_facts,
+    parse_fact_words,
+    search_words,
+)
 
 TELLS = [
     "My name is Bob",
@@ -44,6 +51,25 @@ TELLS_NOTHING = [
     "Hello there, what do you make of this?",
     "I like this. " * 1000,
 ]
+FORGETS = [
+    "Forget my phone number",
+    "Don't remember my phone number, please",
+    "Please stop remembering my meeting of every Monday",
+    "Delete my phone number from your memory",
+    "Cancella il mio numero dalla tua memoria",
+    "Non ricordare il mio indirizzo",
+    "别记得我的电话号码",
+    "请从你的记忆中删除我的电话号码",
+    "أريدك أن تنسى رقم هاتفي",
+    "احذف رقم هاتفي من ذاكرتك",
+]
+REMEMBERS = [
+    "Don't forget my phone number: 555 1234",
+    "Please remember my phone number: 555 1234",
+    "Non dimenticare il mio numero: 555 1234",
+    "别忘了我的电话号码是 555",
+    "لا تنس أن اسمي سارة",
+]
 
 
 @pytest.mark.parametrize("message", TELLS)
@@ -54,6 +80,18 @@ def test_what_people_say_of_themselves_is_worth_a_look(message: str) -> None:
 @pytest.mark.parametrize("message", TELLS_NOTHING)
 def test_requests_questions_and_whole_documents_are_not(message: str) -> None:
     assert not may_state_facts(message)
+
+
+@pytest.mark.parametrize("message", FORGETS)
+def test_a_wish_to_forget_is_known_and_tells_nothing_worth_keeping(message: str) -> None:
+    assert asks_to_forget(message)
+    assert not may_state_facts(message)
+
+
+@pytest.mark.parametrize("message", REMEMBERS)
+def test_a_wish_not_to_forget_is_none_to_forget(message: str) -> None:
+    assert not asks_to_forget(message)
+    assert may_state_facts(message)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
@@ -17,12 +18,15 @@ from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import NewFact
 from segue.memory import fact_store
+from segue.memory.long_term import LongTermMemory
+from segue.models.open_models import openai_embedder, provider_options
+from segue.turns.jobs.learn_facts import cancel_extraction
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, raw, says
 from tests.support.service import Client, running
-from tests.support.stores import looking_into, named, plain
+from tests.support.stores import Stores, looking_into, named, plain
 from tests.support.sweeps import first
 
 ABOUT = {
@@ -222,6 +226,50 @@ async def test_a_fact_that_means_the_same_gives_way_to_how_it_was_said_last(
     await embedding_client.chat(session, "I have a sister: I sail with Luca, I sail with Anna")
     await all_taken_in(settings)
     assert sorted(await known(embedding_client)) == sorted(alike)
+
+
+@asynccontextmanager
+async def remembering(settings: Settings) -> AsyncIterator[tuple[LongTermMemory, Callable[..., Awaitable[None]]]]:
+    """A memory that embeds when it is told to, and what adds facts to it."""
+    assert settings.database_url is not None
+    database = Database(settings.database_url.get_secret_value())
+
+    async def add(*contents: str) -> None:
+        async with database.transaction() as connection:
+            for content in contents:
+                await fact_store.add_fact(connection, LOCAL_USER, NewFact(content, "fact"), now=utc_now())
+
+    async with openai_embedder(provider_options(settings, "openai:embedder")) as embedder:
+        yield LongTermMemory(database, embedder, stop_learning=cancel_extraction), add
+    await database.close()
+
+
+async def test_an_endpoint_that_refuses_many_texts_at_once_and_one_for_good_embeds_all_others(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    async def refuses_one(text: str) -> Response | list[float]:
+        return fails(413) if text == "poison" else await by_meaning(text)
+
+    provider.embedding, provider.embeds_at_once = refuses_one, 3
+    lacking = "SELECT array_agg(content) FROM memories WHERE embedding_model IS NULL"
+    async with remembering(settings) as (memory, add):
+        await add("poison", "I own a boat", *NOISE[:9])
+        rounds = 0
+        while await stores.database.fetchval(lacking) != ["poison"]:
+            await memory.embed_missing()
+            assert (rounds := rounds + 1) < 200  # they are drawn by lot: about twenty
+        [found] = await memory.search(LOCAL_USER, "Where can I sail?", now=utc_now(), limit=1)
+    assert found.content == "I own a boat"
+
+
+async def test_facts_told_after_a_while_without_any_are_embedded_together(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.embedding = by_meaning
+    async with remembering(settings) as (memory, add):
+        assert [await memory.embed_missing() for _ in range(3)] == [0, 0, 0]
+        await add(*NOISE)
+        assert await memory.embed_missing() == len(NOISE)
 
 
 OUTAGES: dict[str, Response | list[float]] = {

@@ -173,7 +173,8 @@ def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
 @dataclass(slots=True)
 class Provider:
     """`requests` are the bodies it was sent, in order, and `headers` those of all requests; `summaries` the bodies that
-    asked for a summary, and `embedded` the texts it was sent to embed by `embedding`.
+    asked for a summary, and `embedded` the texts it was sent to embed by `embedding`, of which it refuses more than
+    `embeds_at_once`.
 
     A request for which `rule` has a fault gets a 400 that says so, takes nothing of the script, and is also `refused`.
     Summaries come when they come, so they are not part of the script: they get `summary`, or an error without one. So
@@ -188,6 +189,7 @@ class Provider:
     title: Reply | None = None
     rule: Callable[[dict[str, Any]], str | None] = lambda _: None
     embedding: Callable[[str], Awaitable[Response | list[float]]] | None = None
+    embeds_at_once: int = 2048
     requests: list[dict[str, Any]] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -286,6 +288,8 @@ class Provider:
         if self.embedding is None:
             self.surprises.append("a request for embeddings")
             return fails(400)
+        if len(texts) > self.embeds_at_once:
+            return fails(413, body='{"error": {"message": "too many texts at once"}}')
         vectors = [await self.embedding(text) for text in texts]
         if refused := [vector for vector in vectors if isinstance(vector, Response)]:
             return refused[0]

@@ -28,6 +28,12 @@ async def search(query: str) -> dict[str, Any]:
     return {"query": query, "letters": LETTERS}
 
 
+@tool(effect="destructive")
+async def read_mail(message_id: str) -> dict[str, Any]:
+    """Reads a mail, which is marked as read then."""
+    return {"message_id": message_id, "text": "hello"}
+
+
 async def fork(client: Client, session: str, message: str) -> httpx2.Response:
     return await client.http.post(f"/sessions/{session}/fork", json={"message_id": message})
 
@@ -108,6 +114,25 @@ async def test_a_fork_goes_on_from_a_message_with_results_of_its_own_and_ends_al
         assert (await again.http.delete(f"/sessions/{made['id']}")).status_code == 204
     async with looking_into(settings) as stores:
         assert set((await stores.rows()).values()) == {0}
+
+
+async def test_a_fork_keeps_ids_that_only_look_like_ours_and_has_its_own_instead_of_ours(
+    settings: Settings, provider: Provider
+) -> None:
+    theirs = ["msg_" + "z" * length for length in (24, 30)]
+    async with running(settings, tools=[read_mail]) as client:
+        session = await client.new_session()
+        provider.will(calls(*(("read_mail", {"message_id": each}) for each in theirs)), says("Read."))
+        await client.chat(session, f"read the mails {' and '.join(theirs)}")
+        await client.chat(session, "yes")
+        before = await page(client, session)
+        made = await forked(client, session, before[-1])
+        copied = await page(client, made["id"])
+        asked, done = [turn["answer"]["plan"]["steps"] for turn in await client.turns(made["id"])]
+        assert [step["args"]["message_id"] for step in (*asked, *done)] == [*theirs, *theirs]
+        assert {call["args"]["message_id"] for call in await listed(client, made["id"])} == set(theirs)
+        assert [step["args_origin"]["message_id"] for step in done] == [f"message:{copied[0]['id']}"] * 2
+        assert ids_in(copied) & ids_in(before) == set(theirs)
 
 
 def ids_of_calls(messages: list[dict[str, Any]]) -> list[str]:

@@ -1,6 +1,7 @@
 """What has had its time goes by itself: idle sessions and old notes on tools. What runs stays."""
 
 import asyncio
+import base64
 from datetime import timedelta
 from typing import Any
 
@@ -97,6 +98,37 @@ async def test_a_session_in_which_a_turn_runs_stays(settings: Settings, provider
         release.set()
         assert (await turn)["message"]["content"] == "at last"
         assert len(await client.messages(busy)) == 2
+
+
+async def test_an_idle_session_that_a_schedule_or_a_trigger_will_go_on_in_stays_until_that_is_over(
+    settings: Settings, stores: Stores
+) -> None:
+    update = {"turn_lease_s": 0.4, "mcp_token_key": SecretStr(base64.urlsafe_b64encode(bytes(32)).decode())}
+    async with running(settings.model_copy(update=update)) as client:
+        scheduled, triggered, idle = [await client.new_session() for _ in range(3)]
+        made = []
+        for kind, session, more in (("schedules", scheduled, {"cron": "0 3 * * *"}), ("triggers", triggered, {})):
+            response = await client.http.post(f"/{kind}", json={"message": "Report", "session_id": session, **more})
+            assert response.status_code == 201, response.text
+            made.append(f"/{kind}/{response.json()['id']}")
+        for days, session in enumerate((scheduled, triggered, idle)):
+            await unused_for(stores, session, days=DAYS + 4 - days)
+        await gone(stores, idle)
+        assert (await stores.rows())["sessions"] == 2
+        await client.http.patch(made[0], json={"status": "paused"})
+        await gone(stores, scheduled)
+        assert (await stores.rows())["sessions"] == 1
+        await client.http.patch(made[1], json={"status": "paused"})
+        await gone(stores, triggered)
+
+
+async def test_what_processes_that_died_had_reserved_goes_after_a_day(settings: Settings, stores: Stores) -> None:
+    reserved = "INSERT INTO reservations VALUES ($1, 1, 'ada', current_date, 1, 1, now() - $2::interval)"
+    for holder, ago in (("long ago", timedelta(days=1, seconds=1)), ("just now", timedelta(hours=23))):
+        await stores.database.execute(reserved, holder, ago)
+    async with running(settings.model_copy(update=QUICK)):
+        await stores.until("SELECT count(*) = 1 FROM reservations")
+    assert await stores.database.fetchval("SELECT holder FROM reservations") == "just now"
 
 
 @pytest.mark.sweep  # the test below holds it of all that grows

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from segue.agent.prompts import TEXTS
 from segue.config import Settings
+from segue.domain.identity import LOCAL_USER
 from segue.turns.jobs.webhooks import signatures
 from segue.turns.triggers import MAX_EVENT_BYTES
 from tests.support.health import connect
@@ -121,6 +122,25 @@ async def test_an_event_that_comes_twice_at_one_moment_takes_one_place(
         assert (same[0], other.status_code) == (same[1], 202)
         go.set()
         await stores.until("SELECT count(*) = 2 FROM turns WHERE status = 'completed'")
+
+
+async def test_an_event_that_waits_while_its_user_is_erased_begins_nothing_and_leaves_nothing(
+    settings: Settings, clock: Frozen, stores: Stores
+) -> None:
+    capped = settings.model_copy(update={"limit_tokens_per_day": 1_000_000})
+    async with running(capped, clock=clock) as client:
+        trigger = await made(client, new_session=True)
+        async with stores.database.transaction(), looking_into(settings) as others:
+            await stores.database.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", LOCAL_USER)
+            waiting = asyncio.create_task(send(client, trigger, b"zitronenfalter", clock=clock))
+            await until(partial(others.database.fetchval, "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted"))
+            erased = await client.http.delete("/me", params={"confirm": LOCAL_USER})
+            assert (erased.status_code, erased.json()["rows"]["triggers"]) == (200, 1)
+        answer = await waiting
+        assert (answer.status_code, answer.json()["code"]) == (404, "trigger_not_found")
+    left = {"sessions", "turns", "messages", "triggers", "usage", "reservations"}
+    counts = [await stores.database.fetchval(f"SELECT count(*) FROM {table}") for table in left]  # noqa: S608
+    assert counts == [0] * len(left)
 
 
 async def test_what_is_not_signed_as_it_came_or_too_old_or_too_large_or_paused_begins_nothing(

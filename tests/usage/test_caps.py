@@ -29,7 +29,7 @@ from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, raw, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
-from tests.support.stores import looking_into
+from tests.support.stores import Stores, looking_into
 from tests.support.sweeps import first
 
 ANSWER_TOKENS = 500
@@ -323,9 +323,11 @@ async def test_a_reservation_waits_for_one_that_is_being_made(total: int, who: s
         await another
 
 
-async def test_what_a_call_that_failed_has_spent_counts_before_the_next_of_its_turn_is_made(database: Database) -> None:
+async def test_what_a_call_that_failed_has_spent_counts_before_the_next_of_its_turn_is_made(
+    client: Client, database: Database
+) -> None:
     books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
-    async with books.job("ada", "ses_1", lasts_s=60) as account:
+    async with books.job(LOCAL_USER, await client.new_session(), lasts_s=60) as account:
         await account.reserve(lambda: Charge("x", input_tokens=60))
         account.add(Charge("x", input_tokens=60))
         with pytest.raises(AppError, match="at most 100"):
@@ -350,6 +352,22 @@ async def test_a_turn_that_runs_on_after_its_user_was_erased_reserves_and_books_
         account.add(Charge("x", input_tokens=5))
         await account.close()
         assert not await connection.run_sync(lambda each: each.exec_driver_sql(LEFT_OF_USERS).scalar())
+
+
+async def test_a_job_that_goes_on_after_its_user_was_erased_reserves_and_books_nothing(
+    client: Client, database: Database, stores: Stores
+) -> None:
+    books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
+    session = await client.new_session()
+    async with books.job(LOCAL_USER, session, lasts_s=60) as account:
+        await account.reserve(lambda: Charge("x", input_tokens=60))
+        assert await stores.database.fetchval(LEFT_OF_USERS) == 1
+        account.add(Charge("x", input_tokens=5))
+        assert (await client.http.delete("/me", params={"confirm": LOCAL_USER})).status_code == 200
+        with pytest.raises(AppError):
+            await account.reserve(lambda: Charge("x", input_tokens=60))
+        account.add(Charge("x", input_tokens=5))
+    assert await stores.database.fetchval(LEFT_OF_USERS) == 0
 
 
 async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_its_turn(

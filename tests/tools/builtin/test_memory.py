@@ -11,7 +11,7 @@ from tests.support.facts import all_taken_in, known, notes, tell
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
-from tests.support.stores import looking_into
+from tests.support.stores import Stores, looking_into
 
 
 def remembers(content: str, kind: str = "preference") -> Any:
@@ -74,6 +74,16 @@ async def test_a_correction_that_leans_on_what_is_known_replaces_it(
     assert await known(client) == ["La riunione con Rossi è di martedì"]
 
 
+async def test_a_correction_of_a_sign_alone_leaves_what_was_said_last(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
+    await tell(client, "My blood type is A+", "personal_info")
+    provider.will(remembers("My blood type is A-", "personal_info"), says("Noted."), notes())
+    await client.chat(await client.new_session(), "No longer A+ but A-")
+    await all_taken_in(settings)
+    assert await known(client) == ["My blood type is A-"]
+
+
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     "args",
@@ -117,6 +127,19 @@ async def test_what_the_user_wants_forgotten_is_erased_and_the_request_is_no_fac
         assert await stores.database.fetchval("SELECT count(*) FROM memories") == 1
         await stores.until("SELECT count(*) = 0 FROM turns WHERE facts_due_at IS NOT NULL")
     assert await known(client) == ["The dog is called Rex"]
+
+
+async def test_a_fact_with_signs_is_forgotten_alone_also_one_that_an_older_release_has_stored(
+    client: Client, provider: Provider, stores: Stores
+) -> None:
+    for content in ("My mail is ada@x.example", "I program in C++", "I program in C"):
+        await tell(client, content)
+    await stores.database.execute("UPDATE memories SET content_hash = 'without signs' WHERE content LIKE '%@%'")
+    named = ["My mail is ada@x.example", "i program in c++"]
+    provider.will(calls(("forget", {"facts": named})), says("Done."))
+    await client.chat(await client.new_session(), "Forget my mail and C++")
+    assert json.loads(provider.messages(role="tool")[-1]["content"])["not_known"] == 0
+    assert await known(client) == ["I program in C"]
 
 
 async def test_a_page_that_wants_everything_forgotten_is_not_obeyed(settings: Settings, provider: Provider) -> None:

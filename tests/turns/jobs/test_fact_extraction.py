@@ -225,6 +225,34 @@ async def test_a_session_that_is_deleted_before_it_was_read_for_facts_leaves_non
     assert await known(client) == ["I have a dog"]
 
 
+@pytest.mark.parametrize("gone_by", ["forget", "DELETE"])
+async def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before(
+    gone_by: str, client: Client, provider: Provider, settings: Settings
+) -> None:
+    release, home = asyncio.Event(), "I live in Via Roma 5"
+
+    async def held(_: dict[str, Any]) -> Response:
+        await release.wait()
+        return notes(fact(home, "personal_info"))
+
+    provider.will(calls(("remember", {"content": home, "kind": "personal_info"})), says("Noted."), held)
+    session = await client.new_session()
+    await client.chat(session, f"Please remember that {home}")
+    await provider.wait_for_requests(3)
+    [memory] = (await client.get("/memories"))["items"]
+    if gone_by == "forget":
+        provider.will(calls(("forget", {"facts": [home]})), says("Forgotten."))
+        await client.chat(session, "Forget where I live")
+    else:
+        assert (await client.http.delete(f"/memories/{memory['id']}")).status_code == 204
+    assert await known(client) == []
+    release.set()
+    provider.will(says("Nice."), notes(fact("I have a dog")))
+    await client.chat(session, "I have a dog")
+    await all_taken_in(settings)
+    assert await known(client) == ["I have a dog"]
+
+
 async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_redis(
     servers: ServerUrls, settings: Settings, provider: Provider
 ) -> None:
