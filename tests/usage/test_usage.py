@@ -163,7 +163,7 @@ async def test_turns_without_an_answer_are_charged_for_what_they_used(settings: 
     provider.will(
         completion({"role": "assistant", "content": " "}, "stop"),
         completion({"role": "assistant", "content": ""}, "stop"),
-        fails(400),
+        fails(401),
         held,
     )
     async with running(settings) as client:
