@@ -276,7 +276,7 @@ class Learned:
             is_missed = is_bad and name in said and any(word in said for word in _MISSED)
             if name not in self.missed and is_missed:
                 return replace(self, missed=self.missed | {name}), name
-        if is_bad and "stream" not in sent and _ABOUT["streams_only"].search(said):
+        if is_bad and "stream" not in {*sent, *self.missed} and _ABOUT["streams_only"].search(said):
             return replace(self, missed=self.missed | {"stream"}), "stream"
         named = parameter_named(refusal, _optional_names(sent))
         if named is None and is_bad and refusal.cause.name == "refused" and "response_format" in sent:

@@ -101,7 +101,7 @@ class AdaptedModel(reply.ProviderModel):
                         part = reader.add(message)
                         yield part if reader.has_begun else None
             except refusals.ProviderRefusal as refusal:
-                tried = sent if is_whole else {**sent, "stream": True}
+                tried = {**sent, "stream": True} if self.dialect.asks_for_whole_answers and not is_whole else sent
                 name = None if reader.has_begun else parameter_named(refusal, tried)
                 if name is None:
                     raise
