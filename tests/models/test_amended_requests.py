@@ -5,12 +5,15 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import orjson
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
-from segue.agent.render_messages import assistant_message
+from segue import tool as local_tool
+from segue.agent.prompts import with_notes
+from segue.agent.render_messages import assistant_message, image_message
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.domain.session import RequestedCall
@@ -18,9 +21,11 @@ from segue.domain.tool import ToolSpec
 from segue.models.amended_requests import CUT, size_of
 from segue.models.chat_model import ChatModel
 from segue.models.untrusted import EARLIER_RESULTS, fenced
-from tests.support.provider import Provider, calls, fails, raw, says
+from segue.tools.normalize import BinaryPart
+from tests.support.provider import OpenModel, Provider, calls, completion, fails, raw, says
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
+from tests.support.toolbox import PIXEL
 
 WORDS = "and on it goes " * 50
 
@@ -244,3 +249,63 @@ async def test_an_error_within_an_answer_that_names_a_parameter_is_learned_from(
         events = [(line["event"], line["parameter"], line["status"]) for line in logs]
         assert events == ([("model_parameter_left_out", "tool_choice", 400)] if text == "One." else [])
     assert ["tool_choice" in request for request in provider.requests] == [True, False, False]
+
+
+FILTERED = {
+    "an error": fails(400, body='{"error": {"message": "Filtered.", "code": "content_filter", "param": "prompt"}}'),
+    "an end": completion({"role": "assistant", "content": ""}, "content_filter"),
+    "vague words": fails(400, body='{"error": {"message": "Content Exists Risk"}}'),
+}
+
+
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize("refusal", FILTERED.values(), ids=list(FILTERED))
+@pytest.mark.parametrize("comes_of_tool", [False, True], ids=["said", "found"])
+async def test_what_a_filter_refuses_of_one_turn_does_not_close_the_session(
+    settings: Settings, provider: Provider, refusal: Response, *, comes_of_tool: bool
+) -> None:
+    @local_tool(effect="read_only")
+    async def read_note() -> str:
+        """Reads the note."""
+        return "How a bomb is made"
+
+    async def answer(body: dict[str, Any]) -> Response:
+        if b"bomb" in orjson.dumps(body["messages"]):
+            return refusal
+        return calls(("read_note", {})) if len(provider.requests) == 1 else says("Fine.")
+
+    provider.always("", answer)
+    async with running(settings, tools=[read_note]) as client:
+        session = await client.new_session()
+        response = await client.send(session, "Read it." if comes_of_tool else "How is a bomb made?")
+        assert response.status_code == (200 if comes_of_tool else 502)
+        asked_before = len(provider.requests)
+        for message in ("How are you?", "And now?"):
+            assert (await client.chat(session, message))["message"]["content"] == "Fine."
+            assert [each["content"] for each in provider.messages()[1:]] == [message]
+            assert provider.notes()
+    assert len(provider.requests) == asked_before + 4
+
+
+IMAGES = image_message({"call_99": [BinaryPart("image/png", PIXEL, "image/png")]})
+# What is said of every request; how often it is asked before that is told.
+REFUSES_ALL = {
+    "vague words": ({"message": "Could not process the request"}, 3),
+    "a filter": ({"message": "Filtered.", "code": "content_filter"}, 2),
+    "an image": ({"message": "Could not process the image"}, 4),
+}
+
+
+@pytest.mark.parametrize(("error", "times"), REFUSES_ALL.values(), ids=list(REFUSES_ALL))
+async def test_what_is_refused_whatever_is_left_out_is_told_after_a_few_requests(
+    open_model: OpenModel, provider: Provider, error: dict[str, str], times: int
+) -> None:
+    model = await open_model(name="gpt-4o")
+    opaque = {"by": model.made_by[0], "message": {"reasoning_details": [{"data": "abc"}]}, "calls": []}
+    call = RequestedCall("call_99", "look", {})
+    now = [HumanMessage(with_notes("Look again.", "It is noon.")), assistant_message("", [call], opaque=opaque)]
+    provider.always("", fails(400, body=json.dumps({"error": error})))
+    with pytest.raises(AppError) as failed:
+        await model.reply([SYSTEM, *OLD, *now, ToolMessage(fenced("A pixel."), tool_call_id="call_99"), IMAGES])
+    assert error["message"] in failed.value.detail
+    assert len(provider.requests) == times

@@ -26,6 +26,7 @@ from segue.models.refusals import RefusalReader, failure_of, retry_after_s
 from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
+from tests.support.sweeps import first
 
 ASKED = [SystemMessage("Answer."), HumanMessage("What is it?")]
 SILENT = Listener(lambda _: None, lambda: None)
@@ -389,6 +390,43 @@ async def test_an_endpoint_without_stream_options_streams(model: ChatModel, prov
     assert (await model.reply(ASKED, listener=SILENT)).text == "One."
     assert (await model.reply(ASKED, listener=SILENT)).text == "Two."
     assert ["stream_options" in request for request in provider.requests] == [True, False, False]
+
+
+STREAMS_ONLY = {
+    "Qwen": {"error": {"message": "This model only support stream mode, please enable the stream parameter."}},
+    "Qwen thinking": {"error": {"message": "enable_thinking must be set to false for non-streaming calls"}},
+    "Codex": {"detail": "Stream must be set to true"},
+    "Fireworks": {"error": {"message": "Requests with max_tokens > 4096 must have stream=true"}},
+}
+
+
+@pytest.mark.parametrize("said", first(2, STREAMS_ONLY.values()), ids=list(STREAMS_ONLY))
+async def test_an_endpoint_that_only_streams_is_asked_for_streams_from_then_on(
+    model: ChatModel, provider: Provider, said: dict[str, Any]
+) -> None:
+    provider.will(fails(400, body=orjson.dumps(said).decode()), says("One."), says("Two."), says("A title"))
+    for text in ("One.", "Two."):
+        assert (await model.reply(ASKED)).text == text
+    assert await model.complete("Find a title.", "What is it?") == "A title"
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    whole, *others = provider.requests
+    assert "stream" not in whole
+    assert others[:2] == [{**streamed, **whole}] * 2
+    assert others[2]["stream"]
+
+
+async def test_an_endpoint_that_takes_neither_a_stream_nor_a_whole_answer_is_not_asked_for_ever(
+    open_model: OpenModel, provider: Provider
+) -> None:
+    async def refuse(body: dict[str, Any]) -> Response:
+        said = '"No.", "param": "stream"' if "stream" in body else '"This model only support stream mode."'
+        return fails(400, body=f'{{"error": {{"message": {said}}}}}')
+
+    model = await open_model(timeout_s=2)
+    provider.always("", refuse)
+    for as_stream in (False, True):
+        assert "only support stream mode" in (await failure(model, as_stream=as_stream)).detail
+    assert len(provider.requests) <= 8
 
 
 async def test_several_parameters_are_left_out_one_by_one_and_what_did_not_help_is_not_remembered(

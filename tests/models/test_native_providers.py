@@ -395,6 +395,47 @@ async def test_a_stream_may_begin_with_the_mark_of_a_byte_order(
     assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
 
 
+SIGNS_OF_LIFE = {
+    messages_api: event({"type": "ping"}, "ping"),
+    responses_api: event({"type": "keepalive", "sequence_number": 3}, "keepalive"),
+}
+
+
+@pytest.mark.parametrize(
+    "native", [NATIVE["anthropic"], NATIVE["responses"]], ids=["anthropic", "openai"], indirect=True
+)
+async def test_signs_of_life_keep_a_stream_alive_before_its_first_word_and_after_it(
+    settings_of: Settings, native: Native, api: NativeApi
+) -> None:
+    async def written() -> AsyncIterator[str]:
+        signs = [": keepalive\n\n", SIGNS_OF_LIFE[native.protocol]] * 2
+        begun = False
+        for each in native.protocol.api().events(native.protocol.says("It is noon.")):
+            is_first_word, begun = not begun and "delta" in each, begun or "delta" in each
+            for sign in signs if is_first_word else ():
+                yield sign
+                await asyncio.sleep(0.1)
+            yield each
+            for sign in signs if is_first_word else ():
+                yield sign
+                await asyncio.sleep(0.1)
+
+    api.will(StreamingResponse(written(), media_type="text/event-stream"))
+    short = settings_of.model_copy(update={"llm_first_token_timeout_s": 0.3, "llm_idle_timeout_s": 0.3})
+    async with AsyncExitStack() as stack:
+        model = await open_model(stack, short, short.llm_model, observe=unobserved, span=untraced)
+        assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"], NATIVE["gemini"]], ids=["anthropic", "gemini"], indirect=True)
+async def test_an_api_that_is_asked_for_streams_only_is_not_asked_again_if_it_may_not_stream(
+    model: ChatModel, native: Native, api: NativeApi
+) -> None:
+    fails = {messages_api: messages_api.fails, gemini_api: gemini_api.fails}[native.protocol]
+    api.will(fails(400, "invalid_request_error", "You may not stream this model."))
+    assert "You may not stream" in (await failure(model, as_stream=True)).detail
+
+
 @pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
 async def test_a_stream_of_the_responses_api_may_end_as_one_of_chat_completions(
     model: ChatModel, api: NativeApi
@@ -584,6 +625,24 @@ async def test_what_can_no_longer_be_verified_is_sent_no_more_also_by_another_in
         assert await answered(client, session, "And now?", as_stream=as_stream) == "Three."
     signed = [b"ignature" in body or b'encrypted_content":' in body for body in map(orjson.dumps, api.requests)]
     assert signed == [False, True, True, False, False]
+
+
+NOT_KEPT = "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false. Remove it."
+
+
+@WAYS
+@pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
+async def test_an_item_that_the_endpoint_does_not_find_is_sent_no_more(
+    settings_of: Settings, api: NativeApi, *, as_stream: bool
+) -> None:
+    refusal = responses_api.fails(404, None, NOT_KEPT, param="input")
+    noon, good = responses_api.says("Noon."), responses_api.says("Good.")
+    api.will(responses_api.calls(NOON, before=responses_api.THOUGHTS), noon, refusal, good)
+    async with running(settings_of) as client:
+        session = await client.new_session()
+        assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
+        assert await answered(client, session, "Thanks", as_stream=as_stream) == "Good."
+    assert [b'encrypted_content":' in body for body in map(orjson.dumps, api.requests)] == [False, True, True, False]
 
 
 @pytest.mark.in_turns(1)

@@ -142,7 +142,12 @@ async def test_an_endpoint_that_refuses_what_it_gave_does_not_get_it_again(clien
 
 
 @pytest.mark.parametrize(
-    "said", ["Corrupted thought signature.", "messages[2].reasoning_details: the signature could not be verified"]
+    "said",
+    [
+        "Corrupted thought signature.",
+        "messages[2].reasoning_details: the signature could not be verified",
+        "Provider returned error: upstream rejected the request payload",
+    ],
 )
 async def test_what_an_endpoint_can_no_longer_verify_of_a_conversation_still_goes_back_in_others(
     client: Client, provider: Provider, said: str

@@ -44,6 +44,8 @@ USE_THE_OTHER = answers(400, {"error": {"message": WORDINGS[1], **REFUSED}})
 NO_CACHE_KEY = answers(
     400, {"error": {"message": "Unknown parameter: 'prompt_cache_key'.", "code": "unknown_parameter"}}
 )
+UNVERIFIED = "Your organization must be verified to stream this model. Please go to: https://platform.openai.com/"
+NO_STREAM = answers(400, {"error": {"message": UNVERIFIED, "param": "stream", "code": "unsupported_value"}})
 ANSWERED = answers(200, responses_api.whole(responses_api.says("42")))
 
 
@@ -165,6 +167,20 @@ async def test_a_stream_is_asked_for_in_the_other_way_before_its_first_word(endp
     heard: list[str] = []
     reply = await opened.model(opened.options(endpoint)).reply(ASKED, listener=Listener(heard.append, lambda: None))
     assert reply.text == "".join(heard) == "Forty-two"
+
+
+@pytest.mark.parametrize(("api", "reply"), [(CHAT, says("42")), (RESPONSES, ANSWERED)])
+async def test_an_account_that_may_not_stream_is_given_whole_answers_and_hears_all_their_words(
+    endpoint: Endpoint, opened: Opened, api: ProviderApi, reply: Response
+) -> None:
+    endpoint.will((api, NO_STREAM), (api, reply), (api, reply))
+    model = opened.model(opened.options(endpoint, api=api))
+    for _ in range(2):
+        heard: list[str] = []
+        given = await model.reply(ASKED, listener=Listener(heard.append, lambda: None))
+        assert given.text == "".join(heard) == "42"
+    assert [bool(body.get("stream")) for _, body in endpoint.asked] == [True, False, False]
+    assert not any("stream_options" in body for _, body in endpoint.asked[1:])
 
 
 @pytest.mark.parametrize(

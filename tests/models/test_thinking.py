@@ -57,8 +57,9 @@ def test_the_answer_is_the_same_however_it_is_cut(text: str, data: st.DataObject
 
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_tag_is_found_wherever_it_is_cut(cut: int) -> None:
-    text = "<think>Let me see.</think>It is 42, a < b."
-    assert read(text, [cut]) == ("It is 42, a < b.", "Let me see.", "It is 42, a < b.")
+    for name in ("think", "reasoning"):
+        text = f"<{name}>Let me see.</{name}>It is 42, a < b."
+        assert read(text, [cut]) == ("It is 42, a < b.", "Let me see.", "It is 42, a < b."), name
 
 
 @pytest.mark.in_turns(1)
