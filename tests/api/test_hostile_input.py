@@ -7,7 +7,7 @@ import httpx2
 import orjson
 import pytest
 
-from segue.api.deps import MAX_DEPTH
+from segue.api.deps import MAX_DEPTH, MAX_VALUES
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.service import Client
 
@@ -56,6 +56,7 @@ BAD_SESSIONS: dict[str, bytes] = {
     "metadata has too many names": orjson.dumps({"metadata": {str(number): 1 for number in range(65)}}),
     "an unknown field": b'{"owner": "root"}',
     "the id": b'{"id": "ses_%s"}' % MISSING.encode(),
+    "very many values": b'{"metadata": {"a": [%b1]}}' % (b"1," * (MAX_VALUES + 1)),
 }
 BAD_MESSAGES: dict[str, bytes] = {
     "no message": b"{}",
@@ -146,6 +147,66 @@ async def test_bodies_that_are_no_message_are_refused_and_leave_no_trace(client:
     }
     assert answers == dict.fromkeys(bodies, (422, "invalid_request"))
     await assert_goes_on(client, provider, session)
+
+
+# What an earlier message of a history may have: our own doors sent it, or it was typed.
+IN_HISTORIES: dict[str, bytes] = {
+    "a number over 64 bits": b"100000000000000000000",
+    "a number no integer holds": b"1e300",
+    "no number": b"NaN",
+    "a high surrogate alone": rb'"cut \ud83d"',
+    "NUL": rb'"a\u0000b"',
+    "a raw NUL": b'"a\x00b"',
+    "lists too deep to answer with": nested(100).encode(),
+}
+USE_CHAT = (
+    b'{"id": "c", "messages": [{"id": "m1", "role": "user", "parts": [{"type": "text", "text": "x"}]}, '
+    b'{"id": "t1", "role": "assistant", "parts": [{"type": "tool-look", "toolCallId": "x", '
+    b'"state": "output-available", "input": {}, "output": {"found": %b}}]}, '
+    b'{"id": "m2", "role": "user", "parts": [{"type": "text", "text": "still there?"}]}]}'
+)
+COMPLETIONS = (
+    b'{"model": "segue", "messages": [{"role": "user", "content": "x"}, '
+    b'{"role": "assistant", "content": "y", "z": %b}, {"role": "user", "content": "still there?"}]}'
+)
+DOORS = {"/api/chat": USE_CHAT, "/v1/chat/completions": COMPLETIONS}
+
+
+@pytest.mark.parametrize("path", DOORS)
+async def test_a_history_that_has_what_no_row_takes_is_answered(client: Client, provider: Provider, path: str) -> None:
+    for number, (name, value) in enumerate(IN_HISTORIES.items()):
+        provider.will(says("at your service"))
+        body = (DOORS[path] % value).replace(b"m2", b"n%d" % number)
+        response = await client.http.post(path, content=body, headers=JSON)
+        assert response.status_code == 200, (name, response.text)
+        assert len(provider.requests) == number + 1, name
+        assert provider.messages(role="user")[-1]["content"] == "still there?", name
+
+
+@pytest.mark.parametrize("path", DOORS)
+async def test_what_was_said_with_half_a_character_or_a_nul_is_read_without_them(
+    client: Client, provider: Provider, path: str
+) -> None:
+    provider.will(says("at your service"))
+    body = (DOORS[path] % b"1").replace(b"still there?", rb"still\u0000 th\ud83dere?")
+    assert (await client.http.post(path, content=body, headers=JSON)).status_code == 200
+    assert provider.messages(role="user")[-1]["content"] == "still th\ufffdere?"
+
+
+@pytest.mark.parametrize("path", DOORS)
+async def test_a_history_that_is_no_json_or_has_very_many_values_is_refused(client: Client, path: str) -> None:
+    broken = {
+        "nothing": b"",
+        "cut short": DOORS[path].partition(b"%b")[0],
+        "two documents": DOORS[path] % b"1" * 2,
+        "too deep for any stack": DOORS[path] % nested(100_000).encode(),
+        "very many values": DOORS[path] % (b"[%b1]" % (b"1," * MAX_VALUES)),
+    }
+    for name, body in broken.items():
+        response = await client.http.post(path, content=body, headers=JSON)
+        assert response.status_code == 422, name
+        assert "invalid_request" in response.text, name
+    assert (await client.get("/sessions"))["items"] == []
 
 
 async def test_metadata_as_deep_as_allowed_is_kept(client: Client) -> None:

@@ -200,7 +200,8 @@ async def test_a_turn_that_fails_is_told_as_the_problem_it_would_have_been(clien
         refused.json()["code"],
         refused.json()["detail"],
     )
-    assert error["metadata"]["problem"]["status"] == refused.status_code
+    told = error["metadata"]["problem"]
+    assert (told["status"], told["code"]) == (refused.status_code, refused.json()["code"])
     again = await replayed(client, session, refused.json()["turn_id"])
     assert again[-1].event == error
 

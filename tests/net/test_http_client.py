@@ -1,10 +1,12 @@
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpcore2
 import httpx2
@@ -15,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from segue.net import http_client
-from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, allowed_for_operator
+from segue.net.addresses import IPAddress, NoSuchHost, NotPublic, allowed_for_operator, resolve_host
 from segue.net.http_client import answer_of, checked_client, unchecked_client_arguments
 from tests.support.patience import PATIENCE_S
 
@@ -380,3 +382,26 @@ def test_every_transport_error_of_httpcore2_has_its_name_in_httpx2() -> None:
     }
     assert "ConnectTimeout" in errors
     assert [name for name in errors if not issubclass(getattr(httpx2, name, object), httpx2.TransportError)] == []
+
+
+async def test_names_that_nobody_answers_for_do_not_hold_up_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, ask, asked, answered = asyncio.get_running_loop(), socket.getaddrinfo, asyncio.Event(), threading.Event()
+
+    def silent(host: str, *rest: Any, **options: Any) -> Any:
+        if not host.endswith(".silent.example"):
+            return ask(host, *rest, **options)
+        loop.call_soon_threadsafe(asked.set)
+        answered.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "nobody answers")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    async with checked_client() as client:
+        names = (f"http://n{number}.silent.example/" for number in range(40))
+        foreign = asyncio.gather(*map(client.get, names), return_exceptions=True)
+        try:
+            await asked.wait()
+            async with asyncio.timeout(PATIENCE_S):
+                assert {HERE, "::1"} & {*await resolve_host("localhost", 80)}
+        finally:
+            answered.set()
+        assert {type(error) for error in await foreign} == {httpx2.ConnectError}

@@ -8,7 +8,7 @@ import pytest
 
 from segue.agents_config import add_agents, agents_invalid, read_agents_file
 from segue.domain.agent import Agent
-from segue.domain.approval_rule import ApprovalRule, Others, RuleBound, RuledCall, WaitsFor, digest_of_call
+from segue.domain.approval_rule import ApprovalRule, Bound, Others, RuleBound, RuledCall, WaitsFor, digest_of_call
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity
 from segue.plans.value_origins import leaves
@@ -53,6 +53,29 @@ def test_a_bound_that_lets_a_call_off_needs_its_value_and_one_that_catches_a_cal
     args: dict[str, Any], bound: dict[str, Any], *, fits: bool
 ) -> None:
     assert about(args, amount=bound) is fits
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ("https://shop.example/orders/7", True),
+        ("https://shop.example/orders/a..b/%2Fc.d", True),
+        ("https://shop.example/orders/.well-known/x..", True),
+        ("https://shop.example/orders/../admin", False),
+        ("https://shop.example/orders/%2e%2e/admin", False),
+        ("https://shop.example/orders/.%2E/admin", False),
+        ("https://shop.example/orders\\..\\admin", False),
+        ("https://shop.example/orders/.\t./admin", False),
+        ("https://shop.example/orders/\n..\radmin", False),
+        ("https://shop.example/orders%2f../admin", False),
+        ("https://shop.example/orders%5C%2e./admin", False),
+        ("https://shop.example/admin", False),
+        (7, False),
+    ],
+)
+def test_what_begins_as_it_has_to_does_not_lead_out_of_there(value: object, *, fits: bool) -> None:
+    bound = Bound(prefix="https://shop.example/orders")
+    assert bound.holds("url", "url", value, call({"url": value})) is fits
 
 
 @pytest.mark.parametrize(

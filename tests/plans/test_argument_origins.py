@@ -1,11 +1,14 @@
 """Where the values of a call stand: whole, in the first text that has them, or nowhere."""
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from segue.domain.approval_rule import is_users
-from segue.plans.value_origins import MAX_VALUES, REST, not_from_user, origins_of, values_of
+from segue.plans.value_origins import MAX_VALUES, REST, not_from_user, origins_of, stands_in, values_of
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,31 @@ from segue.plans.value_origins import MAX_VALUES, REST, not_from_user, origins_o
 def test_a_value_stands_in_a_text_only_whole_and_to_the_letter(value: Any, text: str, *, stands: bool) -> None:
     found = origins_of({"x": value}, [("message:1", text)], every=True)
     assert found == {"x": "message:1" if stands else "model"}
+
+
+# A letter beside it makes it a part of another word, as do the marks of addresses, paths and numbers.
+LETTER = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
+BEFORE = rf"(?<!{LETTER})(?<![.+@-])(?<!\d[,'’])"
+AFTER = rf"(?!{LETTER}|[@-]|[./\\]\w|[,'’]\d)"
+NUMBERS = {1: r"1(?:\.0+)?", 12: r"12(?:\.0+)?", 1.5: "1.50*", 2.0: r"2(?:\.0+)?"}
+
+
+@given(
+    st.text("ab1 ,@-/+'é中", min_size=1, max_size=3).filter(lambda text: text == text.strip())
+    | st.sampled_from(sorted(NUMBERS)),
+    st.text("ab12 .,@-/+'5é中", max_size=14),
+)
+def test_a_value_is_found_where_one_pattern_would_find_it(value: str | float, text: str) -> None:
+    written = re.escape(value) if isinstance(value, str) else NUMBERS[value].replace("1.5", r"1\.5")
+    assert stands_in(value, text) is bool(re.search(rf"{BEFORE}{written}{AFTER}", text))
+
+
+@pytest.mark.parametrize("character", ["!", "-", "a"])
+def test_a_text_of_one_character_is_looked_through_to_its_end(character: str) -> None:
+    """One pattern takes the square of its length, with the interpreter held: minutes."""
+    value, text = character * 60_000, character * 120_000
+    assert stands_in(value, text) is (character == "!")
+    assert not stands_in(f"{value}x", f"{text}x@")
 
 
 def test_the_first_source_that_has_a_value_is_its_origin_and_what_the_user_said_is_not_named() -> None:

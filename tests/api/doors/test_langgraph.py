@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -223,6 +224,19 @@ async def test_the_modes_of_a_stream_and_how_it_goes_on_behind_a_part(settings: 
     assert [next(iter(part.data)) for part in parts if part.event == "updates"] == ["tool_loop", "tools", "respond"]
     assert [part.data[0] for part in rest if part.event == "messages"] == chunks[1:]
     assert (rest[-1].event, over) == ("end", ["values", "end"])
+
+
+@pytest.mark.parametrize("modes", [["messages-tuple"], ["updates", "custom"]])
+async def test_where_a_stream_goes_on_has_the_modes_that_were_asked_for(
+    client: Client, provider: Provider, modes: list[str]
+) -> None:
+    provider.will(says("Noon."))
+    asked = {"assistant_id": AGENT, "input": said("What time is it?"), "stream_mode": modes}
+    begun = await client.http.post(f"/threads/{THREAD}/runs/stream", json=asked)
+    again = await client.http.get(begun.headers["location"])
+    events = [set(re.findall(r"^event: (\w+)", each.text, re.MULTILINE)) for each in (begun, again)]
+    assert events[0] == events[1]
+    assert ("messages" in events[1], "values" in events[1]) == (modes == ["messages-tuple"], False)
 
 
 @pytest.mark.sweep

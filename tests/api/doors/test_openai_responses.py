@@ -4,10 +4,13 @@ import asyncio
 from typing import Any
 
 import openai
+import orjson
 import pytest
 import starlette.responses
 from openai import AsyncOpenAI
+from openai.types.responses import ResponseErrorEvent
 
+from segue.api.doors.openai_responses import ResponseWriter
 from tests.support.openai_client import openai_client
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client
@@ -77,6 +80,12 @@ async def test_a_response_that_fails_says_so(client: Client, provider: Provider)
     assert (failed.type, failed.response.error.code) == ("response.failed", "model_unavailable")
     assert title[-1].response.output_text == "Title"
     assert len((await client.get("/sessions"))["items"]) == 1
+
+
+def test_a_stream_that_a_shutdown_cuts_off_ends_with_an_error_as_openai_writes_one() -> None:
+    name, written = ResponseWriter.interrupted.decode().splitlines()[:2]
+    event = ResponseErrorEvent.model_validate({"sequence_number": 7, **orjson.loads(written.removeprefix("data: "))})
+    assert (name, event.type, event.code) == ("event: error", "error", "turn_interrupted")
 
 
 async def test_open_webui_is_shown_functions_that_have_run_and_a_conversation_that_ends_with_an_output_runs_nothing(

@@ -1,5 +1,7 @@
 import asyncio
 import gzip
+import sys
+import traceback
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ import pytest
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
 from segue.net.addresses import IPAddress, is_public, resolve_host
 from segue.net.http_client import checked_client
-from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, web_fetch_tool
+from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, from_html, web_fetch_tool
 from segue.tools.run import run_tool
 from segue.tools.tool_settings import ToolSettings
 
@@ -343,6 +345,20 @@ async def test_a_server_that_does_not_answer_is_left_after_the_total_time(site: 
     async with checked_client(is_allowed=lambda _: True) as client:
         with pytest.raises(ToolFailed, match=r"within 0\.1 seconds"):
             await run(web_fetch_tool(client=client, timeout_s=0.1), site.url("/never", HERE))
+
+
+async def test_a_page_that_takes_long_to_read_is_given_up_and_none_of_our_threads_goes_on_with_it(
+    site: Site, fetch: Tool
+) -> None:
+    """One element takes the square of its attributes: 40,000 of them four seconds, and a thread cannot be stopped."""
+    site.answers["/"] = answer(f"<p {' '.join(f'a{number}' for number in range(40_000))}>x</p>")
+    site.answers["/plain"] = answer(ARTICLE)
+    async with checked_client(is_allowed=lambda _: True) as client:
+        with pytest.raises(ToolFailed, match=r"not read within 0\.5 seconds"):
+            await run(web_fetch_tool(client=client, timeout_s=0.5), site.url("/", HERE))
+    stacks = (traceback.walk_stack(frame) for frame in sys._current_frames().values())  # noqa: SLF001 (as documented)
+    assert not [frame for stack in stacks for frame, _ in stack if frame.f_code is from_html.__code__]
+    assert "Trieste to Grado" in (await run(fetch, site.url("/plain")))["text"]
 
 
 async def test_a_cookie_of_one_fetch_is_not_sent_with_the_next(site: Site, fetch: Tool) -> None:
