@@ -16,6 +16,7 @@ from tests.support.browsing import PHONE, Browsing, Window
 from tests.support.identity import new_key, speaking
 from tests.support.provider import Provider, calls, says
 from tests.support.receiver import SECRET, Receiver, receiving
+from tests.support.results import use_toolbox
 from tests.support.service import Client, running
 
 RULE = """
@@ -93,6 +94,26 @@ async def test_what_another_asks_for_is_counted_in_the_tab_and_approved_in_the_i
     await carl.ended(asked["session_id"], 2)
     assert refunds == [800]
     await browsing.close()
+
+
+@pytest.mark.sweep
+async def test_a_foreign_value_is_marked_whatever_its_argument_is_called_and_its_blank_letters_are_written_out(
+    browsing: Browsing, guarded: Settings, provider: Provider
+) -> None:
+    assert guarded.agents_config is not None
+    guarded.agents_config.write_text(RULE.replace("refund", "echo"))
+    use_toolbox(guarded)
+    provider.will(calls(("echo", {"pay-to": "DE00\u3164 9999", "amount": 8000})))
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(guarded))
+        carl = await stack.enter_async_context(speaking(service, await new_key(guarded, "carl")))
+        await carl.chat(await carl.new_session(), "Pay this invoice, an amount of 8000 euros")
+        window = await signed_in(browsing, carl, await new_key(guarded, "sara", groups=["finance"]), "#/inbox")
+        question = window.page.get_by_role("article", name="carl asks for a yes")
+        await question.locator("dd").get_by_text("DE00‹U+3164› 9999").wait_for()
+        marked = question.locator("dt").filter(has_text="not from you: made by the model")
+        assert await marked.locator("code").all_inner_texts() == ["pay-to"]
+        await browsing.close()
 
 
 @pytest.mark.sweep
