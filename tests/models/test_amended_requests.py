@@ -288,20 +288,22 @@ async def test_what_a_filter_refuses_of_one_turn_does_not_close_the_session(
 
 
 IMAGES = image_message({"call_99": [BinaryPart("image/png", PIXEL, "image/png")]})
-# What is said of every request; how often it is asked before that is told.
+SEALED = {"reasoning_details": [{"data": "abc"}]}
+# What is said of every request; what came with its call; how often it is asked before that is told.
 REFUSES_ALL = {
-    "vague words": ({"message": "Could not process the request"}, 3),
-    "a filter": ({"message": "Filtered.", "code": "content_filter"}, 2),
-    "an image": ({"message": "Could not process the image"}, 4),
+    "vague words": ({"message": "Could not process the request"}, SEALED, 3),
+    "vague words, nothing sealed": ({"message": "Could not process the request"}, {}, 2),
+    "a filter": ({"message": "Filtered.", "code": "content_filter"}, SEALED, 2),
+    "an image": ({"message": "Could not process the image"}, SEALED, 4),
 }
 
 
-@pytest.mark.parametrize(("error", "times"), REFUSES_ALL.values(), ids=list(REFUSES_ALL))
+@pytest.mark.parametrize(("error", "sealed", "times"), REFUSES_ALL.values(), ids=list(REFUSES_ALL))
 async def test_what_is_refused_whatever_is_left_out_is_told_after_a_few_requests(
-    open_model: OpenModel, provider: Provider, error: dict[str, str], times: int
+    open_model: OpenModel, provider: Provider, error: dict[str, str], sealed: dict[str, Any], times: int
 ) -> None:
     model = await open_model(name="gpt-4o")
-    opaque = {"by": model.made_by[0], "message": {"reasoning_details": [{"data": "abc"}]}, "calls": []}
+    opaque = {"by": model.made_by[0], "message": sealed, "calls": []} if sealed else None
     call = RequestedCall("call_99", "look", {})
     now = [HumanMessage(with_notes("Look again.", "It is noon.")), assistant_message("", [call], opaque=opaque)]
     provider.always("", fails(400, body=json.dumps({"error": error})))

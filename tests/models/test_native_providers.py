@@ -431,8 +431,7 @@ async def test_signs_of_life_keep_a_stream_alive_before_its_first_word_and_after
 async def test_an_api_that_is_asked_for_streams_only_is_not_asked_again_if_it_may_not_stream(
     model: ChatModel, native: Native, api: NativeApi
 ) -> None:
-    fails = {messages_api: messages_api.fails, gemini_api: gemini_api.fails}[native.protocol]
-    api.will(fails(400, "invalid_request_error", "You may not stream this model."))
+    api.will(native.protocol.fails(400, "invalid_request_error", "You may not stream this model."))
     assert "You may not stream" in (await failure(model, as_stream=True)).detail
 
 
