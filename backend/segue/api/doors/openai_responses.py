@@ -178,7 +178,7 @@ class ResponseWriter(openai_chat.Writer):
     """Writes a turn as the events of a response, which `response` becomes; calls `as_functions` for Open WebUI."""
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
-        {**error_body(turn_errors.of("turn_interrupted"))["error"], "type": "error"}
+        {**error_body(turn_errors.of("turn_interrupted"))["error"], "type": "error", "sequence_number": 0}
     )
     end = b""
 
