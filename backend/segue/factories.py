@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 from langchain_core.language_models import BaseChatModel
 
-from segue.agent.call_approval import proposal_tool
+from segue.agent.call_approval import ending_tool, proposal_tool
 from segue.agent.graph import build_graph
 from segue.agent.tool_choice import ToolSearch, ToolTokens
 from segue.agents_config import declared_agents
@@ -129,7 +129,8 @@ async def start(
     native = native_tools(tools, disabled=settings.disabled_tools)
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=[tool.spec.name for tool in native])
     promised = Promised(database, settings, long_term.says)
-    own = (proposal_tool(database, tools_for, events.tell), promise_tool(promised, settings.schedule_groups))
+    of_mandates = (proposal_tool(database, tools_for, events.tell), ending_tool(database, events.tell))
+    own = (*of_mandates, promise_tool(promised, settings.schedule_groups))
     builtin = await builtin_tools(stack, settings, database, long_term, search_said, own)
     availability = ToolAvailability(
         ToolCatalog((*builtin, *native), mcp),

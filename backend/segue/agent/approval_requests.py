@@ -18,7 +18,7 @@ from segue.domain.events import CallStarted, PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, page_call_id, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import definition_of
+from segue.domain.tool import PROPOSE_MANDATE, Tool, definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
 from segue.models.reply import Reply, opaque_parts
 from segue.plans import store
@@ -71,8 +71,8 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step], pl
 
 async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
     """Stores the held calls as a plan that waits for one yes, or for the page, unless an approved plan is to run."""
-    context, calls = turn.context, _distinct(held)
-    steps = [_step(turn, call, number, alone=len(calls) == 1) for number, call in enumerate(calls, start=1)]
+    context, calls = turn.context, sorted(_distinct(held), key=lambda call: call.request.name != PROPOSE_MANDATE)
+    steps = [_step(turn, call, number, alone=len(reply.calls) == 1) for number, call in enumerate(calls, start=1)]
     opaque = opaque_parts(reply, (call.made for call in calls))
     plan_id, version = _shown_plan(calls)
     stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, plan_id=plan_id, opaque=opaque)
@@ -110,7 +110,9 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
         waits = await who_decides(turn, request_of(step), tool) if tool else "self"
         if moved.waiting_step and not (moved.waits_for.asks_same(waits) if moved.waits_for else waits == "self"):
             break
-        origin = await find_origins(turn, step.args or {}, tool.spec.input_schema if tool else {})
+        if moved.waiting_step and PROPOSE_MANDATE in (step.tool, moved.waiting_step.tool):
+            break  # which takes a yes of its own
+        origin = await find_origins(turn, step.args or {}, _schema_of(tool))
         moved = expiring(update_step(moved, step.id, "waiting", args_origin=origin, waits_for=waits), waits)
     moved = replace(moved, version=max(moved.version, version))
     first = tools.get(stored.plan.steps[0].tool or "")
@@ -202,6 +204,11 @@ def expiring(plan: Plan, waits: object) -> Plan:
 def request_of(step: Step) -> RequestedCall:
     """Returns a step's call, without an id if it has not started."""
     return RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
+
+
+def _schema_of(tool: Tool | None) -> Mapping[str, Any] | None:
+    """Returns the schema by which values are looked for. The keys of a proposal's bounds are the tool's, no values."""
+    return None if tool and tool.spec.name == PROPOSE_MANDATE else tool.spec.input_schema if tool else {}
 
 
 def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:

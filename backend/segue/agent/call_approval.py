@@ -21,13 +21,22 @@ from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.session import Message, RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolContext, ToolRetry, ToolSpec, canonical_args, definition_of
+from segue.domain.tool import (
+    END_MANDATES,
+    PROPOSE_MANDATE,
+    Tool,
+    ToolContext,
+    ToolRetry,
+    ToolSpec,
+    canonical_args,
+    definition_of,
+)
 from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.asked_words import is_about, is_value, names_action, offer_in
-from segue.plans.mandates import Terms, give, mandates_for, use_of
+from segue.plans.mandates import MAX_OF_USER, Terms, give, list_mandates, mandates_for, revoke, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
 from segue.tools.results import load_results, recent_references
@@ -88,9 +97,11 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
     async with context.transaction() as connection:
         said = await recent_texts(connection, context.owner, session_id, limit=100)
         references = await recent_references(connection, session_id)
+        left = await recent_references(connection, session_id, left=True)  # what was taken back still took effect
         ids = [reference.tool_call_id for reference in references[:MAX_SHOWN_RESULTS]]
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
+    made |= {(each.tool_name, canonical_args(each.args)) for each in left if each.status != "failed"}
     before = [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id]
     given = []
     for each in references:
@@ -127,7 +138,7 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
 
 
 async def find_origins(
-    turn: TurnCalls, args: Mapping[str, Any], schema: Mapping[str, Any], *, every: bool = False
+    turn: TurnCalls, args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every: bool = False
 ) -> dict[str, str]:
     """Returns where each value of a call comes from, as `Step.args_origin`; `every` includes those too short."""
     context, session_id = turn.context, turn.context.turn.session_id
@@ -268,3 +279,21 @@ PROPOSAL: Final = ToolSpec(
     confirm="always_ask",
     idempotent=True,
 )
+
+
+def ending_tool(database: Database, tell: Callable[[str, bytes], None]) -> Tool:
+    """Returns the tool that ends standing approvals of a tool. It needs no yes: more is asked then, not less."""
+
+    async def run(args: dict[str, Any], context: ToolContext) -> object:
+        async with database.transaction() as connection:
+            rows = await list_mandates(connection, context.owner, before=None, limit=MAX_OF_USER)
+            ended = [row.id for row in rows if row.tool == args["tool"]]
+            for mandate_id in ended:
+                await revoke(connection, context.owner, mandate_id)
+        for mandate_id in ended:
+            tell(context.owner, mandate_changed(mandate_id))
+        return {"ended": ended}
+
+    named = {"type": "object", "properties": {"tool": {"type": "string"}}, "required": ["tool"]}
+    spec = ToolSpec(END_MANDATES, TEXTS["end_mandates"], named, effect="write", confirm=False, idempotent=True)
+    return Tool(spec, run)

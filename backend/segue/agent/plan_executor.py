@@ -6,6 +6,7 @@ fails ends the plan. Every change is a compare-and-set in the transaction of wha
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
@@ -295,7 +296,11 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
     async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
+            granted = [each.id for each in run.plan.steps if run.stored.grants(each, run.turn_id)]
             run.stored = await hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
+            for each in granted:  # the answer goes on with what the same yes was for
+                moved = update_step(run.plan, each, "waiting")
+                run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=run.stored.tool_hash)
             return
         if outcome.status == "succeeded":
             moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
@@ -357,6 +362,8 @@ async def _hold_for_yes(
 async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:
     """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
+    if "waits_for" in shown:  # a question has its own time, whatever one before it had
+        moved = replace(moved, expires_at=run.context.clock() + timedelta(seconds=run.context.settings.plan_ttl_s))
     moved = expiring(moved, shown.get("waits_for"))
     run.stored = await run.context.transact(swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

@@ -137,6 +137,10 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
     """Reads the message as an answer to the waiting plan."""
     update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
+    if (
+        state["acknowledgement"].verdict != "confirm"
+    ):  # if nothing comes of this turn, a yes after it is not for the plan
+        await context.transact(store.mark_asked, stored, turn_id=None, reminded=False)
     asks = stored.plan.waiting_step.asks if stored.plan.waiting_step is not None else None
     if state["acknowledgement"].rule in POSTPONES:
         return update | await _postpone(context, state, stored, may_change=asks is None)

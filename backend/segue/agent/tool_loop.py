@@ -34,7 +34,14 @@ from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer
 from segue.models.reply import ModelCall, Reply
-from segue.plans.policy import WEB_SEARCH, SearchDecision, gives_leave, web_query, without_forbidden
+from segue.plans.policy import (
+    WEB_SEARCH,
+    SearchDecision,
+    gives_leave,
+    speaks_of_asking,
+    web_query,
+    without_forbidden,
+)
 from segue.plans.store import version_to_come
 from segue.tools.attachment_store import GONE, kept_files
 from segue.tools.availability import ToolGuard
@@ -79,6 +86,7 @@ def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
     plan = running_plan(state) if state["plan_runs"] else None
     is_planned = any(step.tool == PROPOSE_MANDATE for step in plan.steps) if plan else None
     context.guard.proposes = gives_leave(own_words(state["message"])) if is_planned is None else is_planned
+    context.guard.ends = speaks_of_asking(own_words(state["message"]))
     tools, read = without_forbidden(context.guard.tools(), state["search"]), state["acknowledgement"]
     turn = TurnCalls(context, state, tools, list(state["prompt"]), asked_in=state["answered_turn_id"])
     turn.ledger |= state.get("checked", {})

@@ -251,7 +251,8 @@ class WaitsFor:
 
     def asks_same(self, other: object) -> bool:
         """Returns whether another rule asks the same people."""
-        return isinstance(other, WaitsFor) and (self.group, self.who) == (other.group, other.who)
+        mine = (self.group, self.who, self.escalates_to)
+        return isinstance(other, WaitsFor) and mine == (other.group, other.who, other.escalates_to)
 
     @property
     def told(self) -> str:

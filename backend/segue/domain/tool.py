@@ -17,6 +17,7 @@ ToolConfirm = bool | Literal["always_ask"]
 CallStatus = Literal["running", "succeeded", "failed", "unknown"]
 RememberFor = Literal["session"]
 PROPOSE_MANDATE: Final = "propose_mandate"  # asks under every setting: what it stores outlasts them
+END_MANDATES: Final = "end_mandates"
 ApprovedHow = Literal["words", "button", "mandate", "approver"]
 EffectOutcome = Literal["done", "failed", "unknown", "waits", "denied"]
 

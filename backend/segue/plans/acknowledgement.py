@@ -387,27 +387,40 @@ def chosen_of(message: str, ids: Sequence[int]) -> frozenset[int] | None:
 
 
 def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] | None:
-    said: list[str] = []
-    for kind, phrase in phrases_of(words, language, SELECTION.now):
-        said += [kind] if kind != UNKNOWN else kinds_of(phrase, language, LEXICON.now)
-    at_pick = next((at for at, kind in enumerate(said) if kind in _PICKS), len(said))
-    picks = [kind for kind in said if kind in _PICKS]
-    # `Thanks for everything` picks nothing, nor does `all good`, and `not only the first` says nothing of the others.
-    if not {*said} <= _WORDS | _BESIDE or "thanks" in said[:at_pick] or {"but", "only"} <= {*picks}:
-        return None
+    picks = _picks_in(words, language)
     if ("both" in picks and len(ids) != 2) or {*picks} & {*_PLACES[len(ids) :]}:  # noqa: PLR2004 (both are two)
         return None
-    left_out, named = set[int](), set[int]()
+    left_out, named, chosen = set[int](), set[int](), set[int]()
     at_but = picks.index("but") if "but" in picks else None
     for at, kind in enumerate(picks):
         is_after = at_but is not None and (at < at_but if language in _AFTERTHOUGHTS else at > at_but)
         (left_out if is_after else named).update(ids[slice(*_RANGES[kind])] if kind in _RANGES else ())
     if at_but is not None:
-        return frozenset((named or set(ids)) - left_out) if left_out else None
-    if named:
-        return frozenset(named)
-    is_all = {"all", "both"} & {*picks} and {"accept", "filler", "yes"}.isdisjoint(said[at_pick:])
-    return frozenset(ids) if is_all else None
+        is_split = named and language not in _AFTERTHOUGHTS  # `the first not, the second yes`: which is left out?
+        chosen = (named or set(ids)) - left_out if left_out and not is_split else chosen
+    elif not named or "all" in picks:  # `all 3` is all if there are three
+        is_all = {"all", "both"} & {*picks} and (not named or picks == ["all", *_PLACES[len(ids) - 1 : len(ids)]])
+        chosen = set(ids) if is_all else chosen
+    else:
+        chosen = named
+    return frozenset(chosen) or None
+
+
+def _picks_in(words: Phrase, language: str) -> list[str]:
+    """Returns the words that pick, none if the message says more than that."""
+    said: list[str] = []
+    for kind, phrase in phrases_of(words, language, SELECTION.now):
+        is_no = kind == UNKNOWN and kinds_of(phrase, ANY_LANGUAGE, LEXICON.now) == ["no"]  # `1 yes, 2 no`
+        is_hour = phrase[0].isdigit() and said[-1:] in (["and"], ["glue"]) and _PICKS.isdisjoint(said)  # `at 2`
+        said += ["no"] if is_no or is_hour else [kind] if kind != UNKNOWN else kinds_of(phrase, language, LEXICON.now)
+    places = [at for at, kind in enumerate(said) if kind in _PICKS] or [len(said)]
+    picks, between = [kind for kind in said if kind in _PICKS], said[places[0] : places[-1]]
+    # `Thanks for everything` picks nothing, nor do `all good` and `the first, I mean the second`; `not only the first`
+    # says nothing of the others.
+    if not {*said} <= _WORDS | _BESIDE or "thanks" in said[: places[0]] or {"but", "only"} <= {*picks}:
+        return []
+    is_all_of_them = {"accept", "filler", "yes"}.isdisjoint(said[places[0] :]) or not {"all", "both"} & {*picks}
+    return picks if {*between} <= _WORDS | {"glue", "object"} and is_all_of_them else []
 
 
 def conversation_language(newest_first: Iterable[str]) -> str | None:

@@ -40,6 +40,7 @@ _IDENTIFYING: Final = re.compile(
 )
 
 UNASKED: Final = WordList("unasked.toml", match_lists)
+ASKING: Final = WordList("asking.toml", match_lists)
 
 SearchReason = Literal[
     "acknowledgement", "asked_for", "earlier_results", "failed", "forbidden", "forced", "model",
@@ -101,6 +102,12 @@ def gives_leave(message: str) -> bool:
         if any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages):
             return True
     return False
+
+
+def speaks_of_asking(message: str) -> bool:
+    """Returns whether a message may be about what the user wants to be asked about."""
+    words = words_of(message[: multistep_detector.LONGEST_READ])
+    return any(ASKING.now.longest_at(words, at) for at in range(len(words)))
 
 
 def needs_confirmation(tool: ToolSpec, mode: Confirm) -> bool:

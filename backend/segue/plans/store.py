@@ -287,9 +287,13 @@ async def decide(
     return await swap(connection, stored, moved, grant=grant, tool_hash=tool_hash, taken_on_by=turn_id)
 
 
-async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str, reminded: bool) -> None:
-    """Stores that this turn's answer asks for a yes again; `reminded` if it does so beside something else."""
-    asked = {"asked_in": turn_id, "reminded": stored.reminded or reminded}
+async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str | None, reminded: bool) -> None:
+    """Stores that this turn's answer asks for a yes again, None if no answer does; `reminded` if it does so beside
+    something else.
+    """
+    asked: dict[str, Any] = {"reminded": stored.reminded or reminded}
+    if stored.plan.waits_for is None:  # others are shown what was asked, and no answer since
+        asked["asked_in"] = turn_id
     await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(asked))
 
 

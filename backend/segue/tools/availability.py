@@ -17,6 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import (
+    END_MANDATES,
     PROPOSE_MANDATE,
     ManualStatus,
     SessionToolState,
@@ -171,7 +172,7 @@ class ToolGuard:
 
     `who` are the user, their groups and the agent's id. `stored` holds the session's states as the turn's claim has
     read them, `page` the tools of the client's page. Only a session that `is_summarised` has anything to search that
-    the model does not see, and only a turn that `proposes` has the tool for a standing approval.
+    the model does not see, and only a turn that `proposes` or `ends` standing approvals has the tool for it.
     """
 
     _availability: ToolAvailability
@@ -184,6 +185,7 @@ class ToolGuard:
     page: Mapping[str, Tool] = field(default_factory=dict)
     is_summarised: bool = False
     proposes: bool = False
+    ends: bool = False
     chosen_names: tuple[str, ...] | None = None
     later_names: frozenset[str] = frozenset()
     _own: dict[str, Tool] = field(default_factory=dict)
@@ -210,7 +212,7 @@ class ToolGuard:
         tools = self._availability.tools_for(*self.who)
         if not self.agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self.agent.may_use(name)}
-        rare = {SEARCH_CONVERSATION.name: self.is_summarised, PROPOSE_MANDATE: self.proposes}
+        rare = {SEARCH_CONVERSATION.name: self.is_summarised, PROPOSE_MANDATE: self.proposes, END_MANDATES: self.ends}
         last = {name: tools[name] for name, has_it in rare.items() if has_it and name in tools}
         tools = {name: tool for name, tool in tools.items() if name not in rare} | last  # requests begin as they did
         if not (self._own or self.page):
@@ -226,7 +228,7 @@ class ToolGuard:
         """Returns those of the tools that requests may have: all of them, unless some were chosen."""
         if self.chosen_names is None:
             return tools
-        names = (*self._own, *self.chosen_names, *self.page, PROPOSE_MANDATE)
+        names = (*self._own, *self.chosen_names, *self.page, PROPOSE_MANDATE, END_MANDATES)
         return {name: tools[name] for name in names if name in tools}
 
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:

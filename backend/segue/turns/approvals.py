@@ -120,7 +120,8 @@ async def list_approvals(
             listed = listed.where(waits, is_own, plans.c.for_group.is_not(None))
         case "decided":
             listed = listed.where(plans.c.decided_by.contains([identity.user]))
-    return [await _approval(connection, row) for row in await connection.execute(listed)]
+    decided = status == "decided"
+    return [await _approval(connection, row, decided=decided) for row in await connection.execute(listed)]
 
 
 async def list_all_approvals(
@@ -167,10 +168,13 @@ def _plan(row: Row[Any]) -> Plan:
     return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
 
 
-async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
+async def _approval(connection: AsyncConnection, row: Row[Any], *, decided: bool = False) -> Approval:
     plan = _plan(row)
     for_others = [step for step in plan.steps if step.waits_for != "self"]
-    shown = plan.waiting_steps or tuple(step for step in for_others if step.others)[-1:]
+    now = (
+        () if decided and plan.waits_for is None else plan.waiting_steps
+    )  # what its user is asked is not theirs to see
+    shown = now or tuple(step for step in for_others if step.others)[-1:]
     first, asker = next(iter(shown), None), row.owner
     approval = Approval(
         row.session_id, row.id, row.version, first, row.since, plan.status, asker, row.goal, shown, row.expires_at
@@ -186,7 +190,8 @@ async def _approval(connection: AsyncConnection, row: Row[Any]) -> Approval:
         said = said.where(messages.c.id == row.origin_message_id)
     found = await connection.execute(said.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
     said_last_first = [ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at) for each in found]
-    question = await connection.scalar(told.order_by(messages.c.seq.desc()).limit(1))
+    last = told.order_by(messages.c.seq.desc()).limit(1)
+    question = await connection.scalar(last) if plan.waits_for else None  # `asked_in` is of a later question then
     return replace(approval, told=question, messages=tuple(said_last_first[::-1]))
 
 

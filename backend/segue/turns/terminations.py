@@ -89,7 +89,7 @@ def _approved_step() -> sa.Select[tuple[str | None]]:
     first = calls.order_by(tool_calls.c.id).limit(1).scalar_subquery()
     unused = plans.c.taken_on_by.is_distinct_from(turns.c.id) | (plans.c.granted_to == turns.c.id)
     ran = first.in_(("succeeded", "failed"))
-    became = sa.case((unused, "did_not_run"), (ran, "ran"), (first.is_not(None), "unknown"))
+    became = sa.case((ran, "ran"), (first.is_not(None), "unknown"), (unused, "did_not_run"))
     decided = sa.select(became).select_from(turns.join(plans, plans.c.id == of_plan))
     return decided.where(turns.c.id == sa.bindparam("at_turn"))
 

@@ -40,7 +40,8 @@ NOT_STARTED = frozenset({"pending", "skipped"})
 STARTED = frozenset({"running", "complete", "failed", "unknown"})
 RESULTS_SHOWN = 5  # of the newest; how many more there is room for depends on their size
 MANY = 10**6
-OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate")  # what no recording can stand in for
+# What no recording can stand in for.
+OUTSIDE = ("web_fetch", "remember", "forget", "promise", "propose_mandate", "end_mandates")
 NOT_RECORDED = "This call was not recorded, so that it has no result."
 HEAD = {"id": "chatcmpl-replay", "created": 0, "model": "replay"}
 NOTHING = Round(text="{}")

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from segue.domain.tool import PROPOSE_MANDATE, ToolSpec
+from segue.domain.tool import END_MANDATES, PROPOSE_MANDATE, ToolSpec
 from segue.language.lexicon import load_toml
 
 _TABLE: Final = load_toml("definitions.toml", package="segue.tools.builtin")
 
-BUILTIN: Final = frozenset({*_TABLE["built_in"], PROPOSE_MANDATE})  # all that a service may have
+BUILTIN: Final = frozenset({*_TABLE["built_in"], PROPOSE_MANDATE, END_MANDATES})  # all that a service may have
 
 
 def defined(name: str) -> ToolSpec:
