@@ -396,6 +396,8 @@ READING = question_of("mcp_get_email", "Read the mail", {"email_id": "m1"})
 CANCELLATION = question_of("cancel_reservation", "Cancel the reservation", {"reservation_id": "NQNU5R"})
 TURKISH_DELETION = question_of("mcp_delete_email", "Rossi'nin mailini sil", {"email_id": "m1"})
 BOOKING = question_of("book_hotel", "预订Aurora酒店三晚", {"hotel": "Aurora"})
+TABLE_AT = {"restaurant": "Da Gino", "date": "2026-12-01", "time": "20:00", "people": 4}
+TABLE = question_of("book_table", "Book a table at Da Gino", TABLE_AT)
 MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id": "e7", "day": "venerdì"})
 
 
@@ -425,6 +427,13 @@ MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id":
         *((DELETION, reply) for reply in ("yes, I want it deleted", "sí, bórralo ya", "no, I mean delete it")),
         (BOOKING, "好，帮我订三晚"),
         *((MOVE, reply) for reply in ("sì, spostala", "sì, spostala a venerdì", "ok, sposta la riunione")),
+        *((TABLE, reply) for reply in (
+            "sì, siamo in quattro, alle otto di sera", "yes, four of us at eight", "yes, 8pm", "oui à 20h pour quatre",
+            "sí, para cuatro a las ocho", "sim, quatro pessoas às oito da noite", "ja, um acht uhr abends für vier",
+            "evet dört kişi saat sekizde", "نعم، أربعة أشخاص الساعة ٨ مساء", "对的，四个人，晚上八点",
+            "はい、4人で夜8時です、お願いします", "Sounds perfect, please go ahead and book the table.",
+            "完美，请预订", "Perfecto, reserva la mesa",
+        )),
     ],
 )  # fmt: skip
 def test_a_yes_that_repeats_the_step_in_question_is_a_strong_one(question: Question, reply: str) -> None:
@@ -435,6 +444,26 @@ def test_a_yes_that_repeats_the_step_in_question_is_a_strong_one(question: Quest
     ("question", "reply", "verdict"),
     [
         (DELETION, "sì, inviala pure", "amend"),
+        (DELETION, "ok, so it's old", "amend"),
+        *(
+            (TABLE, reply, "amend")
+            for reply in (
+                "yes for eight",
+                "yes, at four",
+                "yes, at 8 am",
+                "yes at eight in the morning",
+                "yes, for twelve",
+                "sì, siamo in otto",
+                "sì alle quattro",
+                "sì alle 8 di mattina",
+                "oui à 8h",
+                "sí a las cuatro",
+                "好，早上八点",
+                "نعم الساعة الرابعة",
+            )
+        ),
+        (TABLE, "scrap that", "reject"),
+        (TABLE, "ok, we'll eat at home", "reject"),
         (DELETION, "sì, cancella m2", "amend"),
         (DELETION, "ok, annulla", "reject"),
         (DELETION, "non cancellarla", "reject"),

@@ -348,7 +348,11 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("opinion", "none", lambda r: r.has("opinion") and (r.opening in STATEMENTS or not r.approves)),
     ("statement", "confirm", lambda r: r.approves and (r.opening in TELLING or r.talk - r.repeated > MOST_TALK)),
     ("fact", "confirm", lambda r: {"yes", "copula", "named"} <= r.kinds <= TELLING | {"yes", "copula", "filler"}),
-    ("praise_of_a_deed", "confirm", lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes"),
+    (
+        "praise_of_a_deed",
+        "confirm",
+        lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes" and not r.has("go_ahead"),
+    ),
     ("understood", "confirm", lambda r: r.has("understood") and r.opening in ("yes", "accept")),
     ("yes", "confirm", lambda r: r.has("yes")),
     ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
 from segue.language.utterance import QUOTED, sentences_of, words_of
+from segue.language.written_values import numbers_in, times_in
 from segue.plans.value_origins import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
@@ -28,6 +29,8 @@ BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an En
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
+_HOUR: Final = "@"
+_NOON: Final = 12
 _QUESTION_MARKS: Final = "?？؟"
 
 
@@ -50,6 +53,7 @@ class ActionWords:
     attached: tuple[str, ...]  # pronouns on an action
     after: PhraseMatcher[str]  # pronouns after one
     before: PhraseMatcher[str]  # pronouns before one
+    spoken: PhraseMatcher[str]  # numbers and hours in words, by how `words` of a question name them
     cues: PhraseMatcher[str]  # words that offer to do something or ask for something else
     asked: PhraseMatcher[str]  # actions in the first person
     covers: Mapping[str, frozenset[str]]  # what a tool named by a general action may do: `update_booking` may upgrade
@@ -132,9 +136,11 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     acts = [bool(names) and not lists.thing_at(described_words, at)[0] for at, names in enumerate(starts)]
     if sum(act and not before for before, act in pairwise([False, *acts])) > 1:  # 转发 has 发 in it
         described, described_words = Question(), ()  # the words of a request for several steps say little of this one
-    leaf_values = (str(value) for _, value in leaves(args or {}) if value is not None)
-    values = chain.from_iterable(words_of(each) for each in leaf_values if len(each) <= LONGEST_ARGUMENT)
-    words = frozenset((*tool_words(tool or ""), *described_words, *values))
+    texts = (str(value) for _, value in leaves(args or {}) if value is not None)
+    leaf_values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
+    values = chain.from_iterable(map(words_of, leaf_values))
+    numbers = _numbers_in(description, *leaf_values)
+    words = frozenset((*tool_words(tool or ""), *described_words, *values, *numbers))
     return Question(named.actions | described.actions, named.things | described.things, words)
 
 
@@ -153,7 +159,8 @@ def question_in(answer: str | None) -> Question | None:
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     words = words_of(offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}")
     beside = frozenset(words_of(answer[-LONGEST_ANSWER:]))
-    return Question(lists.meant(words), _named_by(lists, words).things, frozenset(words), beside)
+    shown = frozenset(words) | _numbers_in(offer)
+    return Question(lists.meant(words), _named_by(lists, words).things, shown, beside)
 
 
 def is_value(word: str) -> bool:
@@ -185,6 +192,23 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     """Returns how many words to take here and their kind, given what the question asks and the lexicon says. `repeats`
     is the action asked about, `named` a word of the question, `beside` one of what was said before, `other` another.
     """
+    number = _number_beside(question, language, words, at)
+    return number if number[0] >= length else _action_beside(question, language, words, at, length, kind)
+
+
+def _number_beside(question: Question, language: str, words: Phrase, at: int) -> tuple[int, str]:
+    """Returns how many words say a number or an hour that the question has, or another hour than it has; 0 if none."""
+    lists = ACTIONS.now.get(language)
+    spoken, names = _longest(lists.spoken, words, at) if lists else (0, _NO_NAMES)
+    if not names.isdisjoint(question.words):
+        return spoken, "named"
+    has_hours = all(any(each.startswith(_HOUR) for each in names_of) for names_of in (names, question.words))
+    return (spoken if has_hours else 0), "detail"  # `at four`, of a table for four at eight
+
+
+def _action_beside(
+    question: Question, language: str, words: Phrase, at: int, length: int, kind: str
+) -> tuple[int, str]:
     here = frozenset(word.removeprefix(QUOTED) for word in words[at : at + length])
     if kind == UNKNOWN and not here <= question.words:
         here = frozenset(word.removesuffix("s") for word in here)  # `Rossi's`
@@ -193,14 +217,16 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     if not acting and kind in BORROWED:
         acting, actions = ACTIONS.now[ENGLISH].action_at(words, at)
     naming, things = lists.thing_at(words, at) if lists and kind not in REFUSALS else (0, frozenset())
-    if naming >= length and things & (question.things | question.actions):
+    is_verb = acting > naming and not actions.isdisjoint(question.actions)  # `reserva la mesa`, book the table
+    if naming >= length and things & (question.things | question.actions) and not is_verb:
         return naming, "named"
     if kind in (CANCEL, "stop") and lists and CANCEL in question.actions & lists.meant(words[at : at + length]):
         acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
     if (acting >= length and kind != "question") or (acting and kind == "change"):
         if actions & question.actions:
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
-        return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else "other"
+        other = kind if kind == "stop" else "other"  # `scrap that` of a booking
+        return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else other
     if kind in ACCOUNTED and here <= question.words:
         return length, "named"
     if naming >= length:
@@ -277,6 +303,36 @@ def _named_by(lists: ActionWords, words: Phrase) -> Question:
     return Question(frozenset().union(*(plain or actions)), frozenset().union(*things))
 
 
+def _numbers_in(*texts: str) -> frozenset[str]:
+    """Returns the names of numbers and full hours: 4 is `#4`, 20:00 is `@8pm`, and `@8` if no half of the day is said.
+
+    They begin with what no word begins with. `8pm` and `20h` are words.
+    """
+    found = {f"#{number:g}" for text in texts for number in numbers_in(text)}
+    for hour in (hour for text in texts for hour, minute in times_in(text) if not minute):
+        of_half = f"{hour % _NOON or _NOON}{'pm' if hour >= _NOON else 'am'}"
+        found |= {f"{_HOUR}{hour % _NOON or _NOON}", _HOUR + of_half, of_half, f"{hour}h"}
+    return frozenset(found)
+
+
+def _spoken(numbers: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns what people say for each number and each hour, of templates with an `N` for the number."""
+    counted, hours = split_list(numbers.get("words", "")), split_list(numbers.get("hours", numbers.get("words", "")))
+    said: dict[str, str] = {}
+    kinds = (
+        ("count", "#{}", counted),
+        ("clock", "@{}", hours),
+        ("morning", "@{}am", hours),
+        ("evening", "@{}pm", hours),
+    )
+    for kind, name, forms in kinds:
+        for at, form in enumerate(forms, 1):
+            each = [*form.split("/"), str(at)]
+            templates = split_list(numbers.get(kind, ""))
+            said[name.format(at)] = ", ".join(one.replace("N", word) for one in templates for word in each)
+    return said
+
+
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
     found = matcher.all_at(words, at) if at < len(words) else []
     if not found:
@@ -293,6 +349,7 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         attached=tuple(chain.from_iterable(map(words_of, split_list(section.get("attached", ""))))),
         after=match_lists({"after": section.get("after", "")}),
         before=match_lists({"before": section.get("before", "")}),
+        spoken=match_lists(_spoken(section.get("numbers", {}))),
         cues=match_lists(
             {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details")}
             | {"asked": ", ".join(asked.values())}
