@@ -66,3 +66,19 @@ def test_what_a_message_quotes_does_not_change_the_language() -> None:
 )
 def test_an_order_with_a_text_to_send_is_in_its_own_language(language: str, order: str) -> None:
     assert conversation_language([order]) == language
+
+
+@pytest.mark.parametrize(
+    ("language", "message"),
+    [
+        ("en", 'what does "cancella la fattura" mean'),
+        ("it", 'cosa vuol dire "delete the invoice"'),
+        ("ja", "「delete the invoice」の意味は"),
+        ("it", "l'errore dice TypeError: undefined is not a function"),
+        ("zh", "把 invoice.pdf 改名"),
+        ("ar", "الخطأ TypeError: undefined is not a function"),
+        ("it", '"va bene, grazie"'),
+    ],
+)
+def test_a_quotation_code_and_a_file_do_not_show_the_language(language: str, message: str) -> None:
+    assert conversation_language([message]) == language

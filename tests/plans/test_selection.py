@@ -9,7 +9,8 @@ THREE = (4, 5, 6)
     ("reply", "chosen"),
     [
         ("the first", {4}), ("skip the second", {4, 6}), ("only the second please", {5}),
-        ("no, only the first", {4}), ("1 and 3", {4, 6}),
+        ("go with the first one please", {4}), ("option 2", {5}), ("la terza e basta", {6}), ("بس الأول", {4}),
+        ("2号", {5}), ("رقم ٢", {5}), ("no, only the first", {4}), ("1 and 3", {4, 6}),
         ("the last two", {5, 6}), ("not the second", {4, 6}), ("only the first, thanks", {4}),
         ("solo la prima", {4}), ("sì, la prima e l'ultima", {4, 6}), ("tutte tranne la seconda", {4, 6}),
         ("solo el primero", {4}), ("todas menos la última", {4, 5}), ("los dos primeros", {4, 5}),

@@ -13,11 +13,16 @@ from itertools import chain, pairwise
 from typing import Final
 
 from segue.language.lexicon import WordList, split_list
+from segue.language.utterance import QUOTATION
 
 ENGLISH: Final = "en"
 LONGEST_SAMPLE: Final = 400  # characters are enough to know a language by
 
-_NAME_OF_A_THING: Final = re.compile(r"[!-~]*[@/\\_0-9=][!-~]*")  # an address, a path, an id, an argument
+# An address, a path, an id, an argument, a file, a name in code.
+_NAME_OF_A_THING: Final = re.compile(
+    r"[!-~]*[@/\\_0-9=][!-~]*|[\w-]+\.(?:csv|docx?|html?|jpe?g|json|md|pdf|png|pptx?|py|txt|xlsx?|zip)\b"
+    r"|\b[A-Z]?[a-z]+[A-Z][A-Za-z]*\b"
+)
 _LATIN_WORD: Final = re.compile(r"(?<![.\w])[^\W\d_]+")  # not the end of a domain
 _COLON: Final = re.compile("[:：]")
 _LATIN: Final = re.compile("[A-Za-zÀ-ɏ]")
@@ -58,12 +63,16 @@ def detect_language(text: str, *, default: str = ENGLISH) -> str:
 
 @lru_cache(maxsize=2048)  # each turn looks at the messages of the ones before
 def _language_of(sample: str, known: Clues) -> str | None:
+    unquoted = QUOTATION.sub(" ", sample)
+    if unquoted != sample and (found := _language_of(unquoted, known)):
+        return found  # what a quotation is asked about in
     parts = [_NAME_OF_A_THING.sub(" ", each) for each in (_COLON.split(sample, maxsplit=1)[0], sample)]
     sample = parts[-1]
     other = _language_by_script(sample, more_than=0)
     by_words = _language_by_words(sample, known, by_spelling=other is None)
     if other is None:
-        return by_words
+        is_introduced = len(parts[0].split()) > 1 and len(parts[0]) < len(sample)
+        return (_language_by_words(parts[0], known, by_spelling=False) if is_introduced else None) or by_words
     # Beside letters of another script, Latin ones without a known word are a name. Behind a colon is a text to send.
     by_script = (_language_by_script(part, more_than=len(_LATIN.findall(part))) for part in parts)
     return next(filter(None, by_script), None) or by_words or other

@@ -20,7 +20,7 @@ _EMOTICON: Final = re.compile(r"(?<!\w)(?:[:;=x]['-]?[)(\]\[dp3*/|]+|<3+)(?!\w)"
 _UNSPACED_LETTER: Final = re.compile(f"[{_UNSPACED}]")
 
 QUOTED: Final = '"'  # stands before a word of a quotation, which is in no word list so
-_QUOTATION: Final = re.compile(
+QUOTATION: Final = re.compile(
     '"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》'
     r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
 )
@@ -93,8 +93,8 @@ def parse_utterance(text: str) -> Utterance:
 def parse_own_words(text: str) -> Utterance:
     """Reads what the writer says: without quoted lines (`> yes`), and with QUOTED before each word of a quotation."""
     own = own_words(text)
-    parts = _QUOTATION.split(own)
-    every = _QUOTATION.groups + 1  # `split` puts the groups between the parts that are not quoted
+    parts = QUOTATION.split(own)
+    every = QUOTATION.groups + 1  # `split` puts the groups between the parts that are not quoted
     words = [
         word if at % every == 0 else f"{QUOTED}{word}"
         for at, part in enumerate(parts)

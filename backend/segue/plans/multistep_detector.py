@@ -88,7 +88,9 @@ WORDS_AFTER_VERB: Final = 2
 MANY_REQUESTS: Final = 3  # in separate sentences
 
 _QUOTED: Final = re.compile(
-    r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"|«[^»]*»|“[^”]*”|„[^“”]*[“”]|「[^」]*」|『[^』]*』", re.DOTALL
+    r"```.*?```|`[^`\n]*`|\"[^\"\n]*\"|«[^»]*»|“[^”]*”|„[^“”]*[“”]|「[^」]*」|『[^』]*』"
+    r"|(?<!\w)'[^'\n]+'(?!\w)",
+    re.DOTALL,
 )
 _PIECE_END: Final = re.compile(r"[,，、،:：&+]|[-=]>|→|\s[-–—]+\s")
 _ITEM: Final = re.compile(r"^[ \t]*(?:\(?\d{1,2}[.)、．）:]|\(?[a-h]\)|[-*•‣▪◦·–—]\s|[①-⑳])[ \t]*(\S.*)$", re.MULTILINE)
