@@ -75,4 +75,4 @@ async def test_a_built_in_tool_that_is_switched_off_is_not_offered(settings: Set
     async with running(settings.model_copy(update={"disabled_tools": ("web_fetch",)})) as client:
         names = {tool["name"] for tool in (await client.get("/tools"))["items"]}
     remembering = {"remember", "forget", "search_memory", "search_conversation"}
-    assert names == {"current_time", "get_tool_result", "promise", "propose_mandate", *remembering}
+    assert names == {"current_time", "end_mandates", "get_tool_result", "promise", "propose_mandate", *remembering}
