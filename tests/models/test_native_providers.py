@@ -752,3 +752,23 @@ async def test_the_time_that_an_error_asks_for_is_read(
         changed = settings_of.model_copy(update={"llm_max_retries": 2})
         model = await open_model(stack, changed, changed.llm_model, observe=unobserved, span=untraced)
         assert "HTTP 429" in (await failure(model, as_stream=as_stream)).detail
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_what_was_counted_of_an_answer_that_broke_off_is_charged(model: ChatModel, api: NativeApi) -> None:
+    class Taken:
+        session_id, agent = "ses_1", ""
+
+        async def reserve(self, _: object) -> None:
+            """There is no cap."""
+
+        def add(self, charge: Any) -> None:
+            charges.append(charge)
+
+    charges: list[Any] = []
+    begun, *told = bodies_of(messages_api, messages_api.says("It is noon."))[:4]
+    begun["message"]["usage"] = {**WRITTEN, "output_tokens": 1}
+    api.will(as_events(begun, *told))
+    with pytest.raises(AppError):
+        await model.reply(ASKED, listener=SILENT, account=Taken())  # type: ignore[arg-type]
+    assert {(each.input_tokens, each.cached_tokens) for each in charges} == {(46, 30)}

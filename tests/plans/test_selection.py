@@ -34,7 +34,8 @@ def test_a_reply_picks_some_of_three(reply: str, chosen: set[int]) -> None:
     "reply",
     [
         "all of them", "yes, all three", "ok, everything please", "tutte e tre, grazie", "sí, todas", "oui, tous",
-        "yes, all 3", "sì, tutte e 3", "alle drei", "todos", "allemaal", "wszystkie", "все три", "hepsini", "الكل", "全部", "すべて", "모두", "सभी",
+        "yes, all 3", "sì, tutte e 3",
+        "alle drei", "todos", "allemaal", "wszystkie", "все три", "hepsini", "الكل", "全部", "すべて", "모두", "सभी",
     ],
 )  # fmt: skip
 def test_a_reply_picks_all(reply: str) -> None:
@@ -65,8 +66,8 @@ def test_both_is_two_and_picks_nothing_of_three(reply: str) -> None:
         "alles gut", "danke für alles", "nicht alle", "nicht nur die erste", "não, a primeira", "obrigado por tudo",
         "bedankt voor alles", "niet alles", "nie, pierwszy", "dziękuję za wszystko", "не все", "спасибо за все",
         "всё понятно", "hepsi tamam", "sadece ilki değil", "ليس كلها", "شكرا على كل شيء", "都好", "都不要",
-        "1 sì 2 no", "1 no 2 sì", "la 2 no", "no 2", "1 non 2 oui", "de eerste niet, de tweede wel", "第一个不要，第二个要",
-        "yes, at 2", "一个都不要", "全部だめ", "다 됐어", "सब ठीक है",
+        "1 sì 2 no", "1 no 2 sì", "la 2 no", "no 2", "1 non 2 oui", "de eerste niet, de tweede wel", "yes, at 2",
+        "第一个不要，第二个要", "一个都不要", "全部だめ", "다 됐어", "सब ठीक है",
     ],
 )  # fmt: skip
 def test_what_only_has_a_word_for_a_choice_in_it_picks_nothing(reply: str) -> None:

@@ -106,7 +106,9 @@ class StoreClock(Watch):
 
 
 def _elapsed() -> timedelta:
-    return timedelta(seconds=time.monotonic())
+    """Counts also while the machine sleeps: Linux's monotonic clock stops then."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return timedelta(seconds=time.monotonic() if boot is None else time.clock_gettime(boot))
 
 
 _INSTALLED: Final = Path(__file__).with_name("alembic")  # in a wheel

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
 
+from segue.db.outages import OutageLog
 from segue.db.redis_keys import Batch, Streams
 from segue.domain.errors import AppError, NotFound
 from segue.domain.events import ArgumentsAdded, CallEnded, Event, ReasoningAdded, TextAdded
@@ -149,6 +150,7 @@ class EventLog:
         self._streams = streams
         self._outcomes_of = outcomes_of
         self._outage_s = outage_s
+        self._outage = OutageLog("ends_not_read", "ends_read")
         self._buffers: dict[tuple[str, int], EventBuffer] = {}  # by the turn's id and run
         self._publishers: dict[str, EventPublisher] = {}
         self._wakeups = Wakeups()
@@ -385,10 +387,12 @@ class EventLog:
         """A turn may have ended a moment ago: its log has until the next check to deliver the end itself."""
         try:
             outcomes = await self._outcomes_of([buffer.turn.turn_id for buffer in buffers])
-        except AppError:
+        except Exception as error:  # noqa: BLE001 (what an outage does not explain may be over by the next look)
+            self._outage.fails(error)
             for buffer in buffers:
                 buffer.lose_postgres(outage_s=self._outage_s)
             return
+        self._outage.works()
         for buffer in buffers:
             outcome = outcomes.get(buffer.turn.turn_id)
             due = buffer.ended_in_row or buffer.redis_lost

@@ -166,6 +166,11 @@ class ChatModel:
         self._begins_inside = normal_form.begins_inside(name)
         self._has_told_of_calls_in_text = False
 
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """The models without a price that may answer."""
+        return () if self.tariff.price else (self.name,)
+
     async def complete(
         self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
     ) -> str:

@@ -62,6 +62,10 @@ class ModelWithFallback(ChatModel):
         self._monotonic = monotonic
         self._down_until = 0.0
 
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        return (*super().unpriced, *self._fallback.unpriced)
+
     async def reply(self, *messages_and_tools: Any, listener: Listener | None = None, **asked: Any) -> Reply:
         ask = partial(super().reply, *messages_and_tools, **asked)
         instead = partial(self._fallback.reply, *messages_and_tools, **asked)

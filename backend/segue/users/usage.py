@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import TRANSACTION_ID, Database, has_committed
-from segue.db.models import reservations, sessions, usage, user_groups
+from segue.db.models import reservations, sessions, turns, usage, user_groups
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
@@ -113,9 +113,13 @@ def _book() -> sa.Select[Any]:
         sa.select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
         sa.select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
     )
-    booked = booking(sa.select(session.c.id).scalar_subquery(), is_known).cte("booked")
-    held = sa.delete(reservations).where(reservations.c.holder == sa.bindparam("held_by"))
-    released = held.where(reservations.c.epoch <= sa.bindparam("under", type_=sa.Integer)).cte("released")
+    holder, under = sa.bindparam("held_by", type_=sa.Text), sa.bindparam("under", type_=sa.Integer)
+    # What stored an answer has booked its charges too, perhaps unheard.
+    is_answered = (turns.c.id == holder, turns.c.epoch == under, turns.c.status == "completed")
+    unless_booked = ~sa.select(turns.c.id).where(*is_answered).exists()
+    booked = booking(sa.select(session.c.id).scalar_subquery(), is_known, unless_booked).cte("booked")
+    held = sa.delete(reservations).where(reservations.c.holder == holder)
+    released = held.where(reservations.c.epoch <= under).cte("released")
     return sa.select(sa.literal(1)).add_cte(booked, released)
 
 
@@ -224,11 +228,16 @@ class Books:
         lasts_s: float = 0,
         groups: Collection[str] = (),
     ) -> date:
-        """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`."""
+        """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`,
+        and `price_missing` for a call that a limit of cost could not count.
+        """
         day = self.today()
         await self._note_groups(owner, day, groups)
         if self.is_capped(owner):
             charge = most()
+            if charge.cost is None and self.limits_of(owner).cost_per_day:
+                detail = f"Your limit of cost needs a price of {charge.model} in the operator's file PRICES_FILE."
+                raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
             wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
             lock = self.locks.setdefault("" if self._caps_several else owner, asyncio.Lock())
             async with lock, self.database.transaction() as connection:

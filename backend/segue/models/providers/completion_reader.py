@@ -146,6 +146,7 @@ class CompletionReader:
             if choice.get("index", self._choice) == self._choice:
                 self.finish_reason = choice.get("finish_reason") or self.finish_reason
                 usage = usage or choice.get("usage")
+                self._usage = _usage(usage) or self._usage
                 self._is_in_deltas = self._is_in_deltas or bool(choice.get("delta"))
                 if message := choice.get("delta") or (not self._is_in_deltas and choice.get("message")):
                     yield self._add_message(message)
@@ -193,7 +194,7 @@ class CompletionReader:
             self._opaque["content"] = joined(self._opaque.get("content"), said)
         self.has_begun = self.has_begun or bool(text or reasoning or thought or images or self._calls)
         self._texts += [text] * self.wants_thinking
-        return AnswerPart(text, reasoning + thought, images=images)
+        return AnswerPart(text, reasoning + thought, images=images, usage=self._usage)
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> _OpenCall:
         function = call.get("function") or {}

@@ -243,19 +243,22 @@ class AnswerReader:
         self._response_id = self._response_id or told.get("id")
         if message.usage_metadata:
             self._usage = self.dialect.counted(self._usage, message.usage_metadata)
-        return reply.AnswerPart(text, reasoning, pieces=pieces, images=images)
+        return reply.AnswerPart(text, reasoning, pieces=pieces, images=images, usage=self._counted)
+
+    @property
+    def _counted(self) -> UsageMetadata | None:
+        return self._usage if self._usage and (self._usage["input_tokens"] or self._usage["output_tokens"]) else None
 
     def closing(self) -> reply.AnswerPart:
         """Returns what an answer says beside its words."""
         calls, content = self._with_opaque(), [_without(block, _OWN) for block in self._content]
         is_opaque = not all(map(_is_plain, content)) or any("signature" in call.opaque for call in calls)
         is_sent = self.made_by and size_of([content, *(call.opaque for call in calls)]) <= MAX_OPAQUE_BYTES
-        counted = self._usage and (self._usage["input_tokens"] or self._usage["output_tokens"])
         return reply.AnswerPart(
             calls=calls,
             opaque=reply.Opaque(self.made_by, {"content": content}) if is_opaque and is_sent else None,
             finish_reason=self.finish_reason,
-            usage=self._usage if counted else None,
+            usage=self._counted,
             answered_by=self._model,
             response_id=self._response_id,
         )
