@@ -117,6 +117,48 @@ async def test_a_foreign_value_is_marked_whatever_its_argument_is_called_and_its
 
 
 @pytest.mark.sweep
+async def test_a_question_keeps_its_place_so_that_a_second_click_decides_nothing_else(
+    browsing: Browsing, guarded: Settings, carl: Client, provider: Provider, refunds: list[float]
+) -> None:
+    for _ in range(2):
+        await asks(carl, provider)
+    window = await signed_in(browsing, carl, await new_key(guarded, "sara", groups=["finance"]), "#/inbox")
+    approve = window.button("Approve")
+    place = await approve.first.bounding_box()
+    assert place is not None
+    await asks(carl, provider)
+    provider.will(says("Refunded."))
+    await window.page.mouse.click(place["x"] + 9, place["y"] + 9)
+    more = window.button("Show 1 more that wait")
+    await more.wait_for()
+    assert await window.page.evaluate("() => document.activeElement.textContent") == "Approved: it runs now"
+    await window.page.mouse.click(place["x"] + 9, place["y"] + 9)
+    assert await approve.count() == 1
+    await more.click()
+    await approve.nth(1).wait_for()
+    assert refunds == [800]
+    await browsing.close()
+
+
+@pytest.mark.sweep
+async def test_the_inbox_says_whose_words_a_value_is_and_that_a_question_was_decided_by_another(
+    browsing: Browsing, guarded: Settings, carl: Client, provider: Provider
+) -> None:
+    asked = [await asks(carl, provider) for _ in range(2)]
+    window = await signed_in(browsing, carl, await new_key(guarded, "sara", groups=["finance"]), "#/inbox")
+    await window.sees("from carl", exact=True)
+    await window.sees("not from carl: made by the model")
+    assert await window.page.get_by_text("from you", exact=True).count() == 0
+    path = f"/sessions/{asked[1]['session_id']}/plan/decision"
+    rejected = await carl.http.post(path, json={"decision": "reject", "version": asked[1]["plan"]["version"]})
+    assert rejected.status_code == 200, rejected.text
+    await window.button("Approve").first.click()
+    await window.sees("Waits no more: decided elsewhere, taken back or expired")
+    assert await window.button("Approve").count() == 1
+    await browsing.close()
+
+
+@pytest.mark.sweep
 async def test_axe_finds_nothing_serious_on_the_page_behind_a_link_which_works_on_a_phone_without_scripts(
     browsing: Browsing, guarded: Settings, carl: Client, provider: Provider, receiver: Receiver, refunds: list[float]
 ) -> None:

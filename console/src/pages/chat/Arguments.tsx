@@ -11,7 +11,14 @@ const LINES = 6;
 const CHARACTERS = 400;
 const AROUND = 2;
 
-export function Arguments({ step, before }: { step: Step; before: AskedBefore | undefined }) {
+interface Given {
+  step: Step;
+  before?: AskedBefore | undefined;
+  /** Whose words the user's are, where somebody else reads them. */
+  asker?: string | undefined;
+}
+
+export function Arguments({ step, before, asker }: Given) {
   return (
     <dl class="arguments">
       {Object.entries(step.args ?? {}).map(([name, value]) => {
@@ -20,7 +27,7 @@ export function Arguments({ step, before }: { step: Step; before: AskedBefore | 
           <div key={name}>
             <dt>
               <code>{visible(name)}</code>
-              {[...new Set(originsOf(step, name))].map((origin) => <Origin key={origin} origin={origin} />)}
+              {[...new Set(originsOf(step, name))].map((origin) => <Origin key={origin} origin={origin} asker={asker} />)}
               {was !== undefined && <span class="origin changed">{t("changed_since")}</span>}
             </dt>
             <dd><Value text={pretty(value)} was={was == null ? null : pretty(valueOf(was))} /></dd>
@@ -32,11 +39,12 @@ export function Arguments({ step, before }: { step: Step; before: AskedBefore | 
 }
 
 /** That some of the values are not the user's, and which. */
-export function NotYours({ steps }: { steps: Step[] }) {
+export function NotYours({ steps, asker }: { steps: Step[]; asker?: string | undefined }) {
   const all = steps.flatMap((step) => Object.keys(step.args ?? {}).map((name) => ({ step, name })));
   const others = all.filter(({ step, name }) => originsOf(step, name).some((origin) => !isYours(origin)));
   if (others.length === 0) return null;
-  return <p class="note warn">{t("not_yours", { n: others.length, total: all.length, names: [...new Set(others.map(({ name }) => visible(name)))].join(", ") })}</p>;
+  const told = { n: others.length, total: all.length, names: [...new Set(others.map(({ name }) => visible(name)))].join(", ") };
+  return <p class="note warn">{asker === undefined ? t("not_yours", told) : t("not_askers", { ...told, user: visible(asker) })}</p>;
 }
 
 function originsOf({ args_origin }: Step, name: string): string[] {
@@ -48,9 +56,12 @@ function originsOf({ args_origin }: Step, name: string): string[] {
 const kindOf = (origin: string): string => origin.split(":")[0] ?? "";
 const isYours = (origin: string): boolean => ["user", "message", "fact"].includes(kindOf(origin));
 
-function Origin({ origin }: { origin: string }) {
-  if (!isYours(origin)) return <span class="origin other">{t(kindOf(origin) === "result" ? "from_result" : "from_model")}</span>;
-  return <span class="origin">{t(kindOf(origin) === "fact" ? "from_memory" : "from_you")}</span>;
+function Origin({ origin, asker }: { origin: string; asker: string | undefined }) {
+  const is = kindOf(origin) === "result" ? "from_result" : "from_model";
+  const user = visible(asker ?? "");
+  if (!isYours(origin)) return <span class="origin other">{asker === undefined ? t(is) : t(`${is}_to_asker`, { user })}</span>;
+  if (kindOf(origin) === "fact") return <span class="origin">{t("from_memory")}</span>;
+  return <span class="origin">{asker === undefined ? t("from_you") : t("from_asker", { user })}</span>;
 }
 
 /** Of a long text the beginning, or what changed in it, until all of it is asked for. */

@@ -18,15 +18,19 @@ export const count = computed(() => waiting.value?.length ?? 0);
 /** Who is in no group and has no role decides for nobody else, and sees nothing of this page. */
 export const decides = ({ groups, roles }: Me): boolean => groups.length + roles.length > 0;
 
+/** Counts the readings: one that was overtaken is not shown. */
+let latest = 0;
+
 /** Does not raise: what went wrong is `problem`. */
 export async function readWaiting(): Promise<void> {
   if (me.value === null || !decides(me.value)) return;
   const found: Waiting[] = [];
+  const asked = (latest += 1);
   try {
     for await (const page of pages<Waiting>("/approvals", { limit: 200 }, MOST)) found.push(...page);
-    [waiting.value, problem.value] = [found, null];
+    if (asked === latest) [waiting.value, problem.value] = [found, null];
   } catch (error) {
-    problem.value = problemOf(error);
+    if (asked === latest) problem.value = problemOf(error);
   }
 }
 

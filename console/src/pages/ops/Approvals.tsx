@@ -57,7 +57,7 @@ function One({ of, step, onDone }: { of: Waiting; step: Step | null; onDone: () 
         <span class="aside"><a href={to("ops/turns", { owner: user })}><Foreign text={user} /></a><a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a></span>
       </header>
       <div class="body">
-        {step !== null ? <Words step={step} /> : me.value?.scopes.includes("ops:content") && <OfOthers session={session_id} />}
+        {step !== null ? <Words step={step} /> : me.value?.scopes.includes("ops:content") && <OfOthers session={session_id} user={user} />}
         <footer class="lead">
           <small class="muted"><WhenSaid at={since} as="ops_asked" /> · <WhenSaid at={expires_at} as="ops_expires" /></small><span class="grow" />
           {user === me.value?.user && <a class="button small" href={`#/sessions/${session_id}`}>{t("ops_open_chat")}</a>}
@@ -68,16 +68,16 @@ function One({ of, step, onDone }: { of: Waiting; step: Step | null; onDone: () 
   );
 }
 
-const Words = ({ step }: { step: Step }) => (
+const Words = ({ step, asker }: { step: Step; asker?: string }) => (
   <>
     <p dir="auto">{visible(step.description)}</p>
-    <Arguments step={step} before={undefined} />
-    <NotYours steps={[step]} />
+    <Arguments step={step} asker={asker} />
+    <NotYours steps={[step]} asker={asker} />
   </>
 );
 
 /** Reading what another user said is in the audit, so it is asked for. */
-function OfOthers({ session }: { session: string }) {
+function OfOthers({ session, user }: { session: string; user: string }) {
   const [found, setFound] = useState<Step | null>(null);
   const [problem, setProblem] = useState<unknown>(null);
   const read = async (): Promise<void> => {
@@ -89,7 +89,7 @@ function OfOthers({ session }: { session: string }) {
       setProblem(error);
     }
   };
-  if (found !== null) return <Words step={found} />;
+  if (found !== null) return <Words step={found} asker={user} />;
   return <>{problem !== null && <Failure problem={problemOf(problem)} />}<p><Button class="small" icon="eye" title={t("ops_words_hint")} onClick={read}>{t("ops_show_words")}</Button></p></>;
 }
 
