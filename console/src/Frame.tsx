@@ -6,6 +6,7 @@ import { Button } from "./components/Button";
 import { t } from "./i18n";
 import { route } from "./router";
 import { titled } from "./title";
+import { isComposing } from "./typing";
 
 export const drawer = signal(false);
 
@@ -27,13 +28,18 @@ export function Frame({ title, side, actions, children }: Given) {
   const list = useRef<HTMLElement>(null);
   const opener = useRef<HTMLSpanElement>(null);
   useEffect(() => {
-    if (drawer.value) list.current?.querySelector<HTMLElement>("button, a, input")?.focus();
+    if (!drawer.value) return undefined;
+    list.current?.querySelector<HTMLElement>("button, a, input")?.focus();
+    /** Wherever the focus is: Esc is for what is open, and nothing behind it hears it. */
+    const onKey = (event: KeyboardEvent): void => {
+      if (event.key !== "Escape" || event.defaultPrevented || isComposing(event) || document.querySelector("dialog[open], .menu") !== null) return;
+      event.preventDefault();
+      drawer.value = false;
+      opener.current?.querySelector("button")?.focus();
+    };
+    document.addEventListener("keydown", onKey);
+    return () => document.removeEventListener("keydown", onKey);
   }, [drawer.value]);
-  const onKey = (event: KeyboardEvent): void => {
-    if (event.key !== "Escape" || !drawer.value) return;
-    drawer.value = false;
-    opener.current?.querySelector("button")?.focus();
-  };
   /** A link to what is shown already leads nowhere else, and closes it all the same. */
   const onClick = ({ target }: Event): void => {
     if (target instanceof Element && target.closest("a") !== null) drawer.value = false;
@@ -41,7 +47,7 @@ export function Frame({ title, side, actions, children }: Given) {
   return (
     <>
       {side !== undefined && (
-        <aside ref={list} class={drawer.value ? "side open" : "side"} onKeyDown={onKey} onClick={onClick}>
+        <aside ref={list} class={drawer.value ? "side open" : "side"} onClick={onClick}>
           {side}
         </aside>
       )}

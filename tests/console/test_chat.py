@@ -751,6 +751,22 @@ async def test_the_focus_is_not_lost_with_a_button_that_goes(
     assert shelf.effects == ["delete itm-1"]
 
 
+async def test_esc_closes_the_list_on_a_phone_and_leaves_the_answer_that_runs(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams("Half of ", gate, "it."))
+    async with console(browsing, settings, viewport=PHONE, reduced_motion="no-preference") as window:
+        await window.say("Tell me all")
+        await window.sees("Half of")
+        await window.press("Open the list")
+        await window.page.wait_for_function("() => document.activeElement.closest('.side.open') !== null")
+        await window.page.keyboard.press("Escape")
+        await window.page.locator(".side.open").wait_for(state="detached")
+        gate.set()
+        await window.sees("Half of it.")
+
+
 async def test_arabic_on_a_phone_runs_from_the_right(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
