@@ -31,9 +31,22 @@ export function draftOf(chat: string): Signal<Draft> {
   drafts.delete(nameOf(null, chat));
   const draft = signal<Draft>({ ...kept, text: joined(kept.text, early.text), files: [...kept.files, ...early.files], search: kept.search || early.search });
   drafts.set(name, draft);
-  if (user.value !== null) draft.subscribe((now) => remember(name, now.text || now.files.length > 0 ? JSON.stringify(now) : null));
+  if (user.value !== null) draft.subscribe((now) => isHeard || remember(name, now.text || now.files.length > 0 ? JSON.stringify(now) : null));
   return draft;
 }
+
+let isHeard = false;
+
+/** Another tab has written in the same chat: its words are the newest, and are not written over with what stood here before. Files that one tab is sending stay its own until they are there. */
+addEventListener("storage", ({ key, newValue }) => {
+  const draft = drafts.get(key ?? "");
+  if (draft === undefined) return;
+  const isOnItsWay = ({ stored, problem }: Attached): boolean => stored === null && problem === null;
+  const { text, search, files }: Draft = { ...EMPTY, ...(parsed(newValue ?? "") as Partial<Draft> | null) };
+  isHeard = true;
+  draft.value = { ...draft.peek(), text, search, files: [...files.filter((file) => !isOnItsWay(file)), ...draft.peek().files.filter(isOnItsWay)] };
+  isHeard = false;
+});
 
 /** Puts a text behind what is written. */
 export function append(draft: Signal<Draft>, text: string): void {
