@@ -344,3 +344,44 @@ async def test_a_browser_with_many_tabs_opens_the_next_one_and_all_hear_what_hap
         await first.page.request.post(f"{first.url}/sessions", data={"title": "Told by the first"})
         for tab in tabs:
             await tab.sees("Told by the first")
+
+
+async def test_tabs_of_one_chat_show_the_same_draft_and_it_outlasts_the_chat(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Good day."))
+    async with console(browsing, settings) as window:
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
+        other = await window.page.context.new_page()
+        await other.goto(window.page.url)
+        box, others = (each.get_by_role("textbox", name="Write a message") for each in (window.page, other))
+        await others.wait_for()
+        await box.fill("A long thought")
+        await other.wait_for_function("() => document.querySelector('textarea').value === 'A long thought'")
+        await others.press("End")
+        await others.press_sequentially(", and more")
+        await window.page.reload()
+        await window.page.wait_for_function(
+            "() => document.querySelector('textarea')?.value === 'A long thought, and more'"
+        )
+        await other.close()
+        gone = "id => fetch(`sessions/${id}`, {method: 'DELETE'})"
+        await window.page.evaluate(gone, window.page.url.rpartition("/")[2])
+        await window.press("Write it in a new chat")
+        await window.page.wait_for_url("**#/sessions/new")
+        assert await box.input_value() == "A long thought, and more"
+
+
+async def test_a_message_that_is_too_long_is_said_to_be_and_can_go_as_a_file(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("It has many lines."))
+    async with console(browsing, settings) as window:
+        await window.say("A line of it. " * 3000)
+        await window.sees("This message has 42,000 characters and was not taken. Send a long text as a file.")
+        await window.press("Attach it as a file")
+        await window.page.locator(".composer .chip[data-busy='false']", has_text="text.txt").wait_for()
+        await window.say("What is in it?")
+        await window.sees("It has many lines.")
+    assert "A line of it." in str(provider.requests[-1])

@@ -88,7 +88,8 @@ export function explained(error: unknown): string {
   const { code, detail, title } = error;
   const told = SAID[code] ?? (code.startsWith("storage_") ? "problem_storage" : undefined);
   const exact = code !== "unreachable" && isOps() ? visible(detail || title) : "";
-  return told === undefined ? exact || t("problem_other") : `${t(told)} ${exact}`.trimEnd();
+  if (told === undefined || exact === "") return told === undefined ? exact || t("problem_other") : t(told);
+  return /[.!?。？！؟]$/.test(t(told)) ? `${t(told)} ${exact}` : `${t(told)}: ${exact}`;
 }
 
 /** Above an open dialog as well, and never above where a message is written. */

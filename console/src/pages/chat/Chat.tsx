@@ -12,19 +12,20 @@ import { Frame } from "../../Frame";
 import { ago, t } from "../../i18n";
 import { useLoad } from "../../load";
 import { matches, useCommands } from "../../palette";
-import type { Route } from "../../router";
+import { go, href, type Route } from "../../router";
 import { copy, visible } from "../../text";
 import { isComposing } from "../../typing";
 import { chatCommands } from "./commands";
 import { Composer, type SlashCommand } from "./Composer";
 import { Conversation, type Session } from "./conversation";
-import { append, draftOf } from "./drafts";
+import { append, draftOf, EMPTY, NEW } from "./drafts";
 import { download } from "../../download";
 import { History } from "./History";
 import { change, erase } from "./list";
 import { usePrompts } from "./Prompts";
 import { named, Sessions } from "./Sessions";
-import { made, unsentIn } from "./outbox";
+import { made, unsentIn, writeAgain } from "./outbox";
+import { Said } from "./Turn";
 import { VersionsRead } from "./Versions";
 import { Welcome } from "./Welcome";
 
@@ -74,6 +75,7 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
       )}
       <History conversation={conversation} place={place} />
       {isEmpty && agent?.greeting && <p class="greeting" dir="auto">{visible(agent.greeting)}</p>}
+      {conversation.problem.value?.status === 404 && <LeftDraft chat={id} />}
       {conversation.branch.value === null && conversation.problem.value?.status !== 404 && (
         <Composer busy={conversation.live.value !== null} session={id} onSend={(draft) => conversation.say(draft)} commands={commands}
           onStop={() => void conversation.cancel()} webSearch={agent?.web_search ?? false} chat={id} />
@@ -81,6 +83,24 @@ function Open({ id, place, agents }: { id: string; place: string | undefined; ag
       {prompts.asking}
       <Questions asked={asked} conversation={conversation} onClose={() => setAsked(null)} />
     </Frame>
+  );
+}
+
+/** What was being written in a chat that is gone, for one that takes it. */
+function LeftDraft({ chat }: { chat: string }) {
+  const draft = draftOf(chat);
+  const { text, files } = draft.value;
+  if (text === "" && files.length === 0) return null;
+  const move = (): void => {
+    writeAgain(NEW, { ...draft.value, files: files.map((file) => ({ ...file, stored: null })) });
+    draft.value = EMPTY;
+    go(href("sessions", "new"));
+  };
+  return (
+    <div class="composer"><div class="column">
+      {text !== "" && <div class="mine"><Said text={visible(text)} /></div>}
+      <div class="note"><span>{t("draft_kept")}</span><Button class="small" kind="primary" icon="edit" onClick={move}>{t("draft_to_new")}</Button></div>
+    </div></div>
   );
 }
 

@@ -4,22 +4,28 @@ import { Button, useBusy } from "../../components/Button";
 import { Icon } from "../../components/icons";
 import { explained } from "../../components/Toast";
 import { t } from "../../i18n";
+import { isOps } from "../../me";
 import { visible } from "../../text";
 import type { Conversation } from "./conversation";
 import type { Draft } from "./drafts";
-import { discard, dropFile, takeBack, tryAgain, type Unsent as Item } from "./outbox";
+import { discard, dropFile, takeBack, takeBackAsFile, tryAgain, type Unsent as Item } from "./outbox";
 import { FileChip, Said } from "./Turn";
+
+/** Shorter ones are taken by every service: a MAX_MESSAGE_CHARS is no smaller. */
+const LONG = 1000;
 
 export function Unsent({ item }: { item: Item }) {
   const { refused, draft } = item;
   const isStuck = refused !== null || !reachable.value;
+  const isLong = refused?.code === "invalid_request" && item.path === "chat" && draft.text.length >= LONG;
   return (
     <Mine draft={draft} state={refused === null ? "queued" : "refused"} onDrop={refused === null ? undefined : (file) => dropFile(item, file)}>
       {refused === null && <span class="muted small-note" role="status">{t(reachable.value ? "sending" : "sent_when_back")}</span>}
       {isStuck && (
         <div class={refused === null ? "note" : "note bad"} role={refused === null ? undefined : "alert"}>
-          {refused !== null && !draft.files.some(({ problem }) => problem !== null) && <span dir="auto">{explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
-          {refused !== null && <Button class="small" icon="redo" onClick={() => tryAgain(item)}>{t("try_again")}</Button>}
+          {refused !== null && !draft.files.some(({ problem }) => problem !== null) && <span dir="auto">{isLong ? `${t("message_long", { n: draft.text.length })} ${isOps() ? visible(refused.detail) : ""}` : explained(new Problem(refused.code, refused.status, refused.title, refused.detail))}</span>}
+          {isLong && <Button class="small" icon="clip" onClick={() => takeBackAsFile(item)}>{t("as_file")}</Button>}
+          {refused !== null && !isLong && <Button class="small" icon="redo" onClick={() => tryAgain(item)}>{t("try_again")}</Button>}
           {item.path === "chat" && <Button class="small" kind="quiet" icon="edit" label={t("edit")} onClick={() => takeBack(item)} />}
           <Button class="small" kind="quiet" icon="cross" label={t("drop_message")} onClick={() => discard(item)} />
         </div>

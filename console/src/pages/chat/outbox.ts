@@ -9,7 +9,7 @@ import { isPassing } from "../../events";
 import { problemOf } from "../../load";
 import { me, user } from "../../me";
 import { type Draft, draftOf, forgetDrafts, NEW, remember } from "./drafts";
-import { type Attached, dropBytes, upload } from "./files";
+import { type Attached, dropBytes, keepBytes, upload } from "./files";
 import { parsed } from "./live";
 
 export interface Unsent {
@@ -94,6 +94,15 @@ export function writeAgain(chat: string, { text, files }: Draft): void {
 
 export function takeBack(item: Unsent): void {
   writeAgain(item.chat, item.draft);
+  forget(item);
+}
+
+/** The same with the text as a file: what is to be done with it is written anew. */
+export function takeBackAsFile(item: Unsent): void {
+  const file = new File([item.draft.text], "text.txt", { type: "text/plain" });
+  const key = newKey();
+  keepBytes(key, file);
+  writeAgain(item.chat, { ...item.draft, text: "", files: [...item.draft.files, { key, name: file.name, size: file.size, stored: null, problem: null }] });
   forget(item);
 }
 
