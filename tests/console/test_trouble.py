@@ -373,13 +373,18 @@ async def test_tabs_of_one_chat_show_the_same_draft_and_it_outlasts_the_chat(
         assert await box.input_value() == "A long thought, and more"
 
 
-async def test_a_message_that_is_too_long_is_said_to_be_and_can_go_as_a_file(
+async def test_a_message_that_is_too_long_is_in_sight_and_said_to_be_and_can_go_as_a_file(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
-    provider.will(says("It has many lines."))
-    async with console(browsing, settings) as window:
+    provider.will(says("Good day.\n\n" * 30), says("It has many lines."))
+    async with console(browsing, settings, viewport={"width": 360, "height": 640}) as window:
+        await window.say("Hello")
+        await window.button("Answer again").wait_for()
         await window.say("A line of it. " * 3000)
         await window.sees("This message has 42,000 characters and was not taken. Send a long text as a file.")
+        await window.page.wait_for_function(
+            "() => document.querySelector('.note.bad').getBoundingClientRect().bottom < innerHeight"
+        )
         await window.press("Attach it as a file")
         await window.page.locator(".composer .chip[data-busy='false']", has_text="text.txt").wait_for()
         await window.say("What is in it?")

@@ -22,19 +22,27 @@ interface Given {
 export function History({ conversation, place }: Given) {
   const box = useRef<HTMLDivElement>(null);
   const atEnd = useRef(place === undefined);
+  const last = useRef(0);
   const [away, setAway] = useState(false);
   const { problem, loading, messages, live, sent, older, newer, id } = conversation;
   const onScroll = (): void => {
     const shown = box.current;
     if (shown === null) return;
     const below = shown.scrollHeight - shown.scrollTop - shown.clientHeight;
-    atEnd.current = newer.value === null && Math.abs(foot(shown) - shown.scrollTop) < 60;
+    const [from, to] = [last.current, foot(shown)];
+    last.current = shown.scrollTop;
+    // what was added since it was brought to its foot is no reason to leave it: only the reader goes up
+    const isLeft = !atEnd.current || shown.scrollTop < from || shown.scrollTop > to;
+    atEnd.current = newer.value === null && (!isLeft || Math.abs(to - shown.scrollTop) < 60);
+    keepsAnchor(shown, !atEnd.current);
     setAway(!atEnd.current && (newer.value !== null || below > 600));
   };
   const toEnd = async (): Promise<void> => {
     await conversation.toEnd();
     atEnd.current = true;
-    box.current?.scrollTo({ top: box.current.scrollHeight });
+    if (box.current === null) return;
+    keepsAnchor(box.current, false);
+    box.current.scrollTo({ top: box.current.scrollHeight });
   };
   useAim(conversation, place, box, atEnd);
   useFollow(box, atEnd);
@@ -156,6 +164,9 @@ function foot(shown: HTMLElement): number {
   const end = shown.scrollHeight - shown.clientHeight;
   return card === null ? end : Math.min(end, card.getBoundingClientRect().top - shown.getBoundingClientRect().top + shown.scrollTop - 12);
 }
+
+/** Whether the browser holds on to what is seen when the rest changes. At the foot it would hold on to the answer under way, and lose a message that is refused and then stands below it. */
+const keepsAnchor = (shown: HTMLElement, does: boolean): void => void (shown.style.overflowAnchor = does ? "" : "none");
 
 /** Keeps the foot in sight while it is. */
 function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
