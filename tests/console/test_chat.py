@@ -147,7 +147,7 @@ async def test_a_long_call_that_waits_opens_at_its_head_and_says_each_value_once
         await window.page.context.set_offline(True)
         await window.say("Which item?")
         await window.page.wait_for_function(
-            "() => document.querySelector('.mine[data-state]').getBoundingClientRect().top < 600"
+            "() => document.querySelector('.mine[data-state]')?.getBoundingClientRect().top < 600"
         )
         await window.press("Discard this message")
         await window.page.context.set_offline(False)
@@ -767,6 +767,19 @@ async def test_esc_closes_the_list_on_a_phone_and_leaves_the_answer_that_runs(
         await window.sees("Half of it.")
 
 
+async def test_enter_begins_a_line_on_a_screen_keyboard_where_the_button_sends(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Two lines."))
+    async with console(browsing, settings, viewport=PHONE, has_touch=True, is_mobile=True) as window:
+        box = window.page.get_by_role("textbox", name="Write a message")
+        await box.press_sequentially("One\nTwo")
+        assert await box.input_value() == "One\nTwo"
+        await window.press("Send")
+        await window.sees("Two lines.")
+        assert await window.page.locator(".bubble").inner_text() == "One\nTwo"
+
+
 async def test_arabic_on_a_phone_runs_from_the_right(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
@@ -775,7 +788,7 @@ async def test_arabic_on_a_phone_runs_from_the_right(
         assert await window.page.evaluate("document.documentElement.dir") == "rtl"
         box = window.page.get_by_role("textbox", name="اكتب رسالة")
         await box.fill("مرحبا")
-        await box.press("Enter")
+        await box.press("Control+Enter")
         await window.sees("أهلاً بك يا سارة.")
         await window.press("فتح القائمة")
         await window.page.get_by_role("link", name=re.compile("مرحبا")).click()
@@ -828,7 +841,7 @@ async def test_the_smallest_phone_has_all_buttons_in_its_window(
     async with console(browsing, settings, viewport=small, locale=language, has_touch=True) as window:
         box = window.page.locator(".composer textarea")
         await box.fill("Tell me all")
-        await box.press("Enter")
+        await box.press("Control+Enter")
         await window.sees("Half of")
         await window.page.locator(".composer select").select_option(index=1)
         assert await window.page.locator(".rail a, .rail button, .composer button").evaluate_all(inside)

@@ -103,10 +103,11 @@ class Window:
         return found
 
     async def say(self, message: str) -> None:
-        """Writes a message and sends it."""
+        """Writes a message and sends it. Where it is touched, Enter alone begins a line."""
         box = self.page.get_by_role("textbox", name="Write a message")
         await box.fill(message)
-        await box.press("Enter")
+        hovers = await self.page.evaluate("matchMedia('(hover: hover)').matches")
+        await box.press("Enter" if hovers else "Control+Enter")
 
     async def go(self, path: str) -> None:
         """To an address of the page: `#/memory`."""

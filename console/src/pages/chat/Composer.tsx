@@ -9,7 +9,7 @@ import { isPassing } from "../../events";
 import { t } from "../../i18n";
 import { problemOf } from "../../load";
 import type { Command } from "../../palette";
-import { isComposing } from "../../typing";
+import { isComposing, isSending } from "../../typing";
 import { type Draft, draftOf, EMPTY } from "./drafts";
 import { type Attached, dropBytes, keepBytes, upload } from "./files";
 import { FileChip } from "./Turn";
@@ -86,7 +86,7 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
     if (offered.length > 0 && step !== undefined) setAt((at + step + offered.length) % offered.length);
     else if (offered.length > 0 && (event.key === "Enter" || event.key === "Tab")) run(offered[at]);
     else if (event.key === "Escape" && offered.length > 0) setText("");
-    else if (event.key === "Enter" && !event.shiftKey) send();
+    else if (isSending(event)) send();
     else return;
     event.preventDefault();
     event.stopPropagation();

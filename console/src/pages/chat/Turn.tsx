@@ -13,7 +13,7 @@ import type { Source } from "../../markdown";
 import { isOps } from "../../me";
 import { go, href } from "../../router";
 import { visible } from "../../text";
-import { isComposing, useFirstField } from "../../typing";
+import { isComposing, isSending, useFirstField } from "../../typing";
 import { withoutCalls } from "./question";
 import { type Conversation, filesOf, type Session } from "./conversation";
 import { EMPTY } from "./drafts";
@@ -191,7 +191,7 @@ function EditForm({ text, onDone, onCancel }: { text: string; onDone: (text: str
   const onKey = (event: KeyboardEvent): void => {
     if (isComposing(event)) return;
     if (event.key === "Escape") onCancel();
-    if (event.key === "Enter" && !event.shiftKey && typed.trim()) {
+    if (isSending(event) && typed.trim()) {
       event.preventDefault();
       onDone(typed);
     }
