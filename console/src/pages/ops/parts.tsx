@@ -143,6 +143,8 @@ interface ListGiven<T> extends Omit<RowsGiven<T>, "items"> {
 }
 
 export function List<T>({ of, empty, icon, ...rows }: ListGiven<T>) {
+  const { problem } = of.list;
+  if (problem?.status === 404) return <EmptyState icon={icon} title={t("nothing_found")}><p dir="auto">{visible(problem.detail)}</p></EmptyState>; // what a filter names is not there
   return (
     <Shown of={of.list}>
       {(items) => items.length === 0 ? <EmptyState icon={icon} title={empty} /> : (
