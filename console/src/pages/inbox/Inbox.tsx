@@ -54,7 +54,7 @@ function Kept({ found }: { found: Waiting[] }) {
           const told = decided.get(keyOf(of)) ?? (is === undefined ? "inbox_over" : undefined);
           const isChanged = is !== undefined && is.version !== of.version;
           return (
-            <li key={keyOf(of)}>
+            <li key={isOpen(of) ? of.plan_id : keyOf(of)}>
               <One of={of} over={told !== undefined}>
                 {told !== undefined ? <Over told={t(told)} isOwn={!isOpen(of)} />
                   : isChanged ? <div class="note warn" role="alert"><Icon name="alert" size={15} /><span>{t("inbox_changed")}</span><Button class="small" onClick={() => showAgain(of, is)}>{t("inbox_look_again")}</Button></div>
@@ -85,9 +85,15 @@ interface OneGiven {
 }
 
 function One({ of, over, children }: OneGiven) {
-  const { asker, session_id, steps, told, messages, since, expires_at } = of;
+  const { asker, session_id, steps, told, messages, since, expires_at, version } = of;
+  const card = useRef<HTMLElement>(null);
+  const read = useRef(version);
+  useLayoutEffect(() => {
+    if (read.current !== version) card.current?.focus(); // it is read from its head again
+    read.current = version;
+  }, [version]);
   return (
-    <article class={over ? "card over" : "card"} aria-label={t("inbox_asks", { user: visible(asker) })}>
+    <article ref={card} tabIndex={-1} class={over ? "card over" : "card"} aria-label={t("inbox_asks", { user: visible(asker) })}>
       <header class="head">
         <Icon name="shield" size={16} /><h2 class="title">{t("inbox_asks", { user: visible(asker) })}</h2>
         {asker === user.value && <a class="aside" href={href("sessions", session_id)}>{t("ops_open_chat")}</a>}
