@@ -141,7 +141,7 @@ async def test_a_question_keeps_its_place_so_that_a_second_click_decides_nothing
 
 
 @pytest.mark.sweep
-async def test_the_inbox_says_whose_words_a_value_is_and_that_a_question_was_decided_by_another(
+async def test_the_inbox_shows_all_that_was_said_and_whose_words_they_are_and_that_another_decided(
     browsing: Browsing, guarded: Settings, carl: Client, provider: Provider
 ) -> None:
     asked = [await asks(carl, provider) for _ in range(2)]
@@ -149,6 +149,9 @@ async def test_the_inbox_says_whose_words_a_value_is_and_that_a_question_was_dec
     await window.sees("from carl", exact=True)
     await window.sees("not from carl: made by the model")
     assert await window.page.get_by_text("from you", exact=True).count() == 0
+    await window.page.get_by_text("What carl was told").first.click()
+    whole = "nodes => nodes.every(node => node.scrollHeight <= node.clientHeight && node.clientWidth > 500)"
+    assert await window.page.locator(".asks .said:visible").evaluate_all(whole)
     path = f"/sessions/{asked[1]['session_id']}/plan/decision"
     rejected = await carl.http.post(path, json={"decision": "reject", "version": asked[1]["plan"]["version"]})
     assert rejected.status_code == 200, rejected.text
