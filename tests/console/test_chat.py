@@ -777,7 +777,7 @@ async def test_enter_begins_a_line_on_a_screen_keyboard_where_the_button_sends(
         assert await box.input_value() == "One\nTwo"
         await window.press("Send")
         await window.sees("Two lines.")
-        assert await window.page.locator(".bubble").inner_text() == "One\nTwo"
+        assert await window.page.locator(".bubble").first.inner_text() == "One\nTwo"
 
 
 async def test_arabic_on_a_phone_runs_from_the_right(

@@ -111,7 +111,7 @@ async def test_a_foreign_value_is_marked_whatever_its_argument_is_called_and_its
         window = await signed_in(browsing, carl, await new_key(guarded, "sara", groups=["finance"]), "#/inbox")
         question = window.page.get_by_role("article", name="carl asks for a yes")
         await question.locator("dd").get_by_text("DE00‹U+3164› 9999").wait_for()
-        marked = question.locator("dt").filter(has_text="not from you: made by the model")
+        marked = question.locator("dt").filter(has_text="not from carl: made by the model")
         assert await marked.locator("code").all_inner_texts() == ["pay-to"]
         await browsing.close()
 
