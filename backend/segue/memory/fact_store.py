@@ -148,9 +148,7 @@ def _worded(content: str) -> dict[str, Any]:
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> str | None:
-    """Deletes the fact and those it corrected. Returns the session it was told in. Raises NotFound if it is missing or
-    has another owner.
-    """
+    """Deletes the fact and those it corrected. Returns the session it was told in. Raises NotFound."""
     gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
     told_in: str | None
     (told_in,) = existing("memory", (await connection.execute(gone.returning(memories.c.session_id))).one_or_none())
