@@ -208,9 +208,7 @@ def _of_status(status: int, detail: str, *, retry_after_s: int | None = None) ->
 
 
 def refusal(scope: Scope, status: int, detail: str, *, retry_after_s: int | None = None) -> bytes:
-    """Returns the response to a request that the application does not see whole, as it is sent, and logs it. `scope` is
-    empty, or that of a request whose head has arrived.
-    """
+    """Returns, as it is sent, the response to a request that the application does not see whole, and logs it."""
     scope = {"route_path": "", "request_id": secrets.token_hex(8), **scope, "type": "http"}
     log.info("request_refused", request_id=scope["request_id"], status=status)
     error = _of_status(status, detail, retry_after_s=retry_after_s)

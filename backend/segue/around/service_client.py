@@ -180,9 +180,7 @@ class TurnStream:
     _last_id: int = 0
 
     async def events(self) -> AsyncGenerator[StreamEvent]:
-        """Ends with the terminal event; after an interrupt, call it again to read on. Raises Refused, also if the
-        service cannot be reached for half a minute.
-        """
+        """Ends with the terminal event; after an interrupt, call it again. Raises Refused, also if nothing answers."""
         failures = 0
         while True:
             error = Refused("The stream ended before the turn did.", status=503)
@@ -246,9 +244,7 @@ class OwnService:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it in a process session of its own, which Ctrl-C does not reach. It may not answer yet, and once it
-        has been killed, requests wait for the next start.
-        """
+        """Starts it in a session of its own, which Ctrl-C does not reach. Requests wait until it answers."""
         fd = self._listener.fileno()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own program)

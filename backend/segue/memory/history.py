@@ -258,9 +258,7 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
 
 
 def said_by_user(message: Message) -> str:
-    """Returns, to the letter, what the user says in a message: nothing in a program's or the assistant's, and nothing
-    that they quote or that stands around their words.
-    """
+    """Returns, to the letter, what the user says in a message: not what a program brought, or what they quote."""
     is_theirs = message.role == "user" and BY_PROGRAM not in message.metadata
     return own_words(str(message.content)) if is_theirs else ""
 

@@ -141,9 +141,7 @@ class LongTermMemory:
         source: fact_store.FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
-        """Stores a fact in the caller's transaction. It supersedes known facts of the same meaning: it was said last.
-        Facts of one message do not supersede each other.
-        """
+        """Stores a fact in the caller's transaction. It supersedes those of the same meaning that were told before."""
         memory = await fact_store.add_fact(connection, owner, fact, now=now, source=source)
         if embedding is None or self._embedder is None:
             return memory

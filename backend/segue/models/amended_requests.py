@@ -226,9 +226,7 @@ def _is_unverifiable(refusal: ProviderRefusal) -> bool:
 
 
 def _limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
-    """Returns the numbers in a refusal of a request that is too long, or whose answer would be: to such an answer a
-    quarter of the window is left. None if there are none.
-    """
+    """Returns what a refusal tells of the limits; of too long an answer, that a quarter of the window is left to it."""
     said, of_answer = refusal.message, _ABOUT["is_of_answer"].search(refusal.message) is not None
     if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
         return None

@@ -127,9 +127,7 @@ async def get_file(
 async def delete_attachment(
     connection: AsyncConnection, owner: str, session_id: str, attachment_id: str
 ) -> list[Reference]:
-    """Deletes the file, its text, and what was read from it. Returns what is left of the calls that read it, for the
-    messages that have their beginning. Raises NotFound.
-    """
+    """Deletes the file and what was read from it. Returns what is left of the calls that read it. Raises NotFound."""
     mine = _owned(owner, session_id, attachments.c.id).where(attachments.c.id == attachment_id)
     gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
     if not gone.rowcount:

@@ -68,9 +68,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known.
-    `rotated_to` is the key that took its place.
-    """
+    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known."""
 
     id: str
     owner: str
