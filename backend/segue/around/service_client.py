@@ -60,9 +60,7 @@ def key_header(api_key: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class AsyncApi:
-    """The API as one caller may use it: `http` has the URL, `headers` the key of the caller, `advice` what to do by
-    status. Its methods return the body and raise Refused.
-    """
+    """The API as one caller may use it; `advice` is what to do by status. Methods give the body, or raise Refused."""
 
     http: httpx2.AsyncClient
     headers: Mapping[str, str]
@@ -228,9 +226,7 @@ class TurnStream:
 
 
 class OwnService:
-    """A `segue serve` as a child process on a free port of this machine. `environment` is all of its environment, apart
-    from the path of Segue's code. It runs in `folder`.
-    """
+    """A `segue serve` as a child on a free port, in `folder`, with this `environment` and the path of the code."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], *, folder: Path | None = None) -> None:
         # Bound until the service has stopped: a port that was only found free may be another program's by its start.

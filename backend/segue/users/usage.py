@@ -332,9 +332,7 @@ class Account:
 
     @asynccontextmanager
     async def booking(self) -> AsyncIterator[AsyncConnection]:
-        """Books what was added since the last time, once though the word of the commit is lost, and gives back what was
-        reserved, with what the block commits.
-        """
+        """Books once what was added since the last time, gives back what was reserved, stores what the block does."""
         await self._settle_unconfirmed()
         charges, self.unbooked = self.unbooked, {}
         whose, transaction = (self.owner, self.session_id), None
