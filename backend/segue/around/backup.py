@@ -138,10 +138,7 @@ def restore(
 def _open_stores(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> OpenStores:
     """Raises typer.Exit behind a pooler in transaction mode: what a copy sets for its session the service would get."""
     if settings.database_pooler == "transaction":
-        raise refusal(
-            "This needs sessions of PostgreSQL: give the DATABASE_URL that leads past the pooler, and no "
-            "DATABASE_POOLER."
-        )
+        raise refusal("A copy needs a session: give the DATABASE_URL that leads past the pooler, no DATABASE_POOLER.")
     return open_clients(stack, urls)
 
 
