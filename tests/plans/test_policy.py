@@ -8,6 +8,7 @@ from segue.plans.policy import (
     needs_confirmation,
     should_plan,
     should_search_web,
+    speaks_of_asking,
     web_query,
 )
 
@@ -85,6 +86,25 @@ NO_QUERIES = [
     "che ne dice internet del numero 3331234567?", "e quanto costa quello più piccolo?", "what about the second one?",
     "Is it dangerous if my dog eats chocolate?", "Write a poem about Rome and its rivers",
     "cerca su internet un hotel a Roma e prenotalo", "is\nthis a question?", "Why? " * 60,
+]  # fmt: skip
+
+ABOUT_BEING_ASKED = [
+    "From now on always ask me before you delete anything", "You may no longer do that without asking",
+    "D'ora in poi chiedimi sempre prima di cancellare", "Non puoi più mandare email senza la mia conferma",
+    "A partir de ahora pregúntame antes de borrar algo", "No envíes nada sin mi permiso",
+    "Demande-moi toujours avant d'envoyer un mail", "N'efface rien sans mon accord",
+    "Frag mich ab jetzt immer, bevor du etwas löschst", "Sende nichts ohne meine Zustimmung",
+    "以后删除之前先问我", "没有我的同意不要发邮件", "اسألني دائما قبل أن تحذف شيئا", "لا ترسل شيئا بدون إذني",
+]  # fmt: skip
+
+ABOUT_SOMETHING_ELSE = [
+    "Tell me about the sea", "Delete itm-1, please", "What did Anna ask for in her mail?",
+    "Raccontami del mare", "Cancella itm-1, per favore", "Che cosa ha chiesto Anna nella sua email?",
+    "Háblame del mar", "Borra itm-1, por favor", "¿Qué ha pedido Anna en su correo?",
+    "Parle-moi de la mer", "Efface itm-1, s'il te plaît", "Qu'est-ce qu'Anna veut dans son mail ?",
+    "Erzähl mir vom Meer", "Lösche bitte itm-1", "Was will Anna in ihrer Mail?",
+    "给我讲讲大海", "请删除 itm-1", "安娜在邮件里想要什么？",
+    "حدثني عن البحر", "احذف itm-1 من فضلك", "ماذا تريد آنا في رسالتها؟",
 ]  # fmt: skip
 
 
@@ -220,3 +240,8 @@ def test_a_plan_is_made_by_itself_only_for_several_steps_and_never_for_a_yes() -
     assert not should_plan("What time is it?", mode="auto", verdict="none")
     assert not should_plan(several, mode="auto", verdict="confirm")
     assert not should_plan(several, mode="never", verdict="none")
+
+
+def test_that_the_user_wants_to_be_asked_is_read_from_words_about_that_and_from_no_others() -> None:
+    assert [each for each in ABOUT_BEING_ASKED if not speaks_of_asking(each)] == []
+    assert [each for each in ABOUT_SOMETHING_ELSE if speaks_of_asking(each)] == []

@@ -19,6 +19,16 @@ async def retry(client: Client, session: str, turn: str, **headers: str) -> http
     return await client.http.post(f"/sessions/{session}/turns/{turn}/retry", headers=headers)
 
 
+async def edit(client: Client, session: str, message: str, text: str, **options: Any) -> httpx2.Response:
+    path = f"/sessions/{session}/messages/{message}/edit"
+    headers = {"Idempotency-Key": key} if (key := options.pop("key", None)) else {}
+    return await client.http.post(path, json={"message": text, **options}, headers=headers)
+
+
+async def regenerate(client: Client, session: str, message: str) -> httpx2.Response:
+    return await client.http.post(f"/sessions/{session}/messages/{message}/regenerate")
+
+
 async def branches(client: Client, session: str, **params: Any) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = (await client.get(f"/sessions/{session}/branches", **params))["items"]
     return items

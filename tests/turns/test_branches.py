@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import httpx2
 import pytest
 from starlette.responses import Response
 
@@ -13,7 +12,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.ids import new_id, utc_now
 from segue.memory.summary import DueSummary, store_summary
-from tests.support.branches import branches, burn, code, retry, talk, texts
+from tests.support.branches import branches, burn, code, edit, regenerate, retry, talk, texts
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
@@ -24,16 +23,6 @@ from tests.support.streams import chatting
 async def order(item: str) -> str:
     """Orders an item."""
     return f"ordered {item}"
-
-
-async def edit(client: Client, session: str, message: str, text: str, **options: Any) -> httpx2.Response:
-    path = f"/sessions/{session}/messages/{message}/edit"
-    headers = {"Idempotency-Key": key} if (key := options.pop("key", None)) else {}
-    return await client.http.post(path, json={"message": text, **options}, headers=headers)
-
-
-async def regenerate(client: Client, session: str, message: str) -> httpx2.Response:
-    return await client.http.post(f"/sessions/{session}/messages/{message}/regenerate")
 
 
 async def test_an_edited_message_takes_the_place_of_all_that_came_after_which_stays_readable(

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -40,6 +40,11 @@ may_change_args = true
 tool = "close_*"
 who = "approver"
 group = "approver"
+
+[[agents.segue.approvals]]
+tool = "void"
+who = "other"
+group = "finance"
 """
 # By name their groups and roles.
 PEOPLE: dict[str, tuple[list[str], list[str]]] = {
@@ -70,7 +75,13 @@ def tools(done: list[str]) -> list[object]:
         done.append(f"close {number}")
         return "closed"
 
-    return [refund, close_ticket]
+    @tool(effect="destructive")
+    async def void(invoice: int) -> str:
+        """Voids an invoice."""
+        done.append(f"void {invoice}")
+        return "voided"
+
+    return [refund, close_ticket, void]
 
 
 @pytest.fixture
@@ -347,6 +358,86 @@ async def test_calls_of_one_reply_wait_together_as_far_as_the_same_people_decide
     provider.will(says("All done."))
     assert (await clerk.chat(session, "yes"))["plan"]["status"] == "completed"
     assert done == ["refund 800", "refund 900", "refund 80"]
+
+
+async def test_calls_that_go_to_different_people_after_their_time_are_two_questions(
+    people: People, provider: Provider, done: list[str], clock: Frozen
+) -> None:
+    clerk, ann = people["clerk"], people["ann"]
+    provider.will(calls(("refund", {"euros": 800}), ("void", {"invoice": 7})))
+    session = await clerk.new_session()
+    asked = await clerk.chat(session, "Refund 800 euros and void invoice 7")
+    assert [step["status"] for step in asked["plan"]["steps"]] == ["waiting", "pending"]
+    clock.now += timedelta(seconds=3600)
+    assert (await decide(ann, asked["plan"])).status_code == 200
+    answer = await ended(clerk, session)
+    assert ([step["status"] for step in answer["plan"]["steps"]], done) == (["complete", "waiting"], ["refund 800"])
+    clock.now += timedelta(seconds=3600)
+    refused = await decide(ann, answer["plan"])
+    assert (refused.status_code, refused.json()["code"], await inbox(ann)) == (404, "approval_not_found", [])
+    assert [each["step"]["tool"] for each in await inbox(people["sara"])] == ["void"]
+
+
+async def test_each_question_of_a_plan_has_its_own_time(
+    people: People, guarded: Settings, provider: Provider, done: list[str], clock: Frozen
+) -> None:
+    clerk, of_rule = people["clerk"], timedelta(seconds=7200)
+    of_plan = timedelta(seconds=guarded.plan_ttl_s)
+
+    async def asks_for(*euros: int) -> tuple[str, dict[str, Any], datetime]:
+        provider.will(calls(*(("refund", {"euros": each}) for each in euros)))
+        session = await clerk.new_session()
+        answer = await clerk.chat(session, "Refund Bianchi and Rossi")
+        until = datetime.fromisoformat(answer["plan"]["expires_at"])
+        clock.now = until - timedelta(seconds=100)
+        return session, answer, until
+
+    begun = clock.now
+    session, asked, until = await asks_for(800, 80)
+    assert until == begun + of_rule
+    assert (await decide(people["sara"], asked["plan"])).status_code == 200
+    answer = await ended(clerk, session)
+    assert datetime.fromisoformat(answer["plan"]["expires_at"]) == clock.now + of_plan
+    clock.now += timedelta(seconds=200)
+    provider.will(says("Done."))
+    await clerk.chat(session, "yes")
+    assert done == ["refund 800", "refund 80"]
+
+    begun = clock.now
+    session, asked, until = await asks_for(80, 800)
+    assert until == begun + of_plan
+    answer = await clerk.chat(session, "yes")
+    assert datetime.fromisoformat(answer["plan"]["expires_at"]) == clock.now + of_rule
+
+
+async def test_those_who_decide_read_what_was_asked_and_no_answer_that_the_asker_has_had_since(
+    people: People, provider: Provider
+) -> None:
+    clerk, sara = people["clerk"], people["sara"]
+    session, asked = await asks(people, provider, 800)
+    provider.will(says("It shows nothing unusual."))
+    await clerk.chat(session, "This stays between us: what did the lab write about my blood test of last Monday?")
+    await clerk.chat(session, "yes")
+    [waiting] = await inbox(sara)
+    assert waiting["told"] == asked["message"]["content"]
+    assert [each["content"] for each in waiting["messages"]] == ["Refund 800 euros to Bianchi"]
+
+
+async def test_those_who_have_decided_see_nothing_of_what_the_asker_is_asked_after_that(
+    people: People, provider: Provider
+) -> None:
+    clerk, sara = people["clerk"], people["sara"]
+    provider.will(calls(("refund", {"euros": 800}), ("refund", {"euros": 80})))
+    session = await clerk.new_session()
+    await clerk.chat(session, "Refund Bianchi and Rossi")
+    [waiting] = await inbox(sara)
+    assert (await decide(sara, waiting)).status_code == 200
+    answer = await ended(clerk, session)
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "waiting"]
+    [listed] = await inbox(sara, "decided")
+    assert ([step["args"] for step in listed["steps"]], listed["told"]) == ([{"euros": 800}], None)
+    [own] = await inbox(clerk)
+    assert [step["args"] for step in own["steps"]] == [{"euros": 80}]
 
 
 async def test_every_decision_is_in_the_audit_with_its_rule_and_what_was_shown(

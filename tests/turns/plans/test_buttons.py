@@ -26,7 +26,7 @@ from segue.turns.claims import claim_next
 from segue.turns.store import ChatRequest
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
-from tests.support.provider import Provider, fails, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
@@ -120,6 +120,24 @@ async def test_a_turn_that_is_cancelled_after_the_step_that_was_approved_says_th
     await provider.wait_for_requests(before + 1)
     assert await told_of_the_step(client, session, waiting) == "ran"
     let_go.set()
+
+
+@pytest.mark.in_turns(1)
+@pytest.mark.parametrize("way", ["button", "words"])
+@pytest.mark.parametrize(
+    ("approved", "under_way", "told"),
+    [("mcp_stamp_item", "stamp itm-1", "unknown"), ("mcp_delete_item", "stamp itm-2", "ran")],
+)
+async def test_a_turn_that_is_cancelled_between_two_approved_calls_tells_of_the_first(
+    client: Client, provider: Provider, shelf: Shelf, way: str, approved: str, under_way: str, told: str
+) -> None:
+    provider.will(calls((approved, {"item_id": "itm-1"}), ("mcp_stamp_item", {"item_id": "itm-2"})))
+    session = await client.new_session()
+    asked = await client.chat(session, "Tidy the shelf up, please")
+    waiting = asyncio.create_task(agree(client, session, asked, way))
+    await shelf.wait_for(under_way)
+    assert await told_of_the_step(client, session, waiting) == told
+    shelf.go.set()
 
 
 async def test_a_step_that_begins_while_another_process_ends_its_cancelled_turn_may_have_run(

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.support.plans import THREE_STEPS, deletion, planned, reads
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client
+from tests.support.steering import stopped
 
 ASK_IN = {"en": "Delete the first thing", "it": "Elimina la prima cosa", "zh": "删除第一个", "ar": "احذف الأول"}
 FIRST = ("mcp_delete_item", {"item_id": "itm-1"})
@@ -50,6 +51,25 @@ async def test_a_wait_that_changes_nothing_leaves_the_plan_waiting(
     assert (answer["plan"]["status"], effects) == ("waiting", [])
     provider.will(says("Fatto."))
     await client.chat(session, "sì")
+    assert effects == ["delete itm-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "ends", "status"),
+    [("yes, but keep itm-2", "fails", 502), ("no wait, itm-2 instead", "is stopped", 409)],
+)
+async def test_after_a_change_that_came_to_nothing_a_yes_is_asked_for_what_stood_before(
+    client: Client, provider: Provider, effects: list[str], change: str, ends: str, status: int
+) -> None:
+    session, _ = await waiting(client, provider, "en")
+    provider.always(change, fails(400) if ends == "fails" else stopped(client, session))
+    assert (await client.send(session, change)).status_code == status
+    provider.habits.clear()
+    answer = await client.chat(session, "yes")
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+    assert "item_id: itm-1" in answer["message"]["content"]
+    provider.will(says("Gone."))
+    await client.chat(session, "yes")
     assert effects == ["delete itm-1"]
 
 

@@ -18,12 +18,14 @@ from segue.domain.tool import ToolSpec
 from segue.plans import mandates
 from segue.plans.mandates import MandateSpent, Terms, Use
 from segue.plans.policy import gives_leave
+from tests.support.branches import burn
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
 from tests.support.plans import Frozen, press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
+from tests.support.streams import listening
 from tests.support.sweeps import first
 
 ANYTHING = {"euros": {"origin": "any"}, "to": {"origin": "any"}, "note": {"origin": "any"}}
@@ -32,6 +34,12 @@ WORDS = {
     "it": "Puoi pagare bob fino a 50 euro senza chiedermelo",
     "zh": "你可以付给 bob 最多 50 欧元，不用问我",
     "ar": "يمكنك أن تدفع إلى bob حتى 50 يورو دون أن تسألني",
+}
+ENOUGH = {
+    "en": "Pay nobody without asking me",
+    "it": "Chiedimi sempre prima di pagare",
+    "zh": "付款之前先问我",
+    "ar": "اسألني قبل أن تدفع",
 }
 LEAVE = [
     *WORDS.values(),
@@ -357,6 +365,62 @@ async def test_nothing_is_proposed_that_the_user_has_not_said_in_this_message(
 def test_leave_is_read_in_fifteen_languages_and_not_from_words_that_deny_or_quote() -> None:
     assert [each for each in LEAVE if not gives_leave(each)] == []
     assert [each for each in NO_LEAVE[:3] if gives_leave(each)] == []
+
+
+async def test_a_proposal_beside_other_calls_takes_a_yes_of_its_own_and_its_bounds_are_the_users(
+    client: Client, provider: Provider, paid: list[tuple[int, str]]
+) -> None:
+    bound = {"to": {"equals": "bob"}, "euros": {"max": 50}, "note": {"equals": "rent"}}
+    proposal = {"tool": "pay", "scope": "user", "args": bound}
+    session = await client.new_session()
+    provider.will(calls(("pay", {"euros": 5, "to": "ann"}), ("propose_mandate", proposal)))
+    asked = await client.chat(session, "You may pay bob up to 50 euros for rent without asking. Pay ann 5.")
+    assert [(step["tool"], step["status"]) for step in asked["plan"]["steps"]] == [
+        ("propose_mandate", "waiting"), ("pay", "pending"),
+    ]  # fmt: skip
+    [foreign] = [line for line in asked["message"]["content"].splitlines() if "not from you" in line]
+    assert [value for value in ("pay", "bob", "50", "rent") if value in foreign] == []
+    asked = await client.chat(session, "yes")
+    assert ((await only(client))["args"], paid, asked["plan"]["status"]) == (bound, [], "waiting")
+    provider.will(says("Paid."))
+    await client.chat(session, "yes")
+    assert paid == [(5, "ann")]
+
+
+async def test_a_tool_that_ends_standing_approvals_is_offered_if_the_user_speaks_of_being_asked(
+    client: Client, provider: Provider
+) -> None:
+    offered = []
+    for said in (*ENOUGH.values(), "Tell me about the sea"):
+        provider.will(says("Well."))
+        await client.chat(await client.new_session(), said)
+        offered.append("end_mandates" in {each["function"]["name"] for each in provider.requests[-1]["tools"]})
+    assert offered == [True] * len(ENOUGH) + [False]
+
+
+async def test_words_end_all_standing_approvals_of_a_tool_and_none_of_another_user_or_tool(
+    settings: Settings, tools: list[object], clock: Frozen, provider: Provider
+) -> None:
+    guarded = settings.model_copy(update={"auth": "api_key"})
+    async with (
+        running(guarded, clock=clock, tools=[*tools, burn]) as service,
+        speaking(service, await new_key(guarded, "ada")) as ada,
+        speaking(service, await new_key(guarded, "bob")) as bob,
+    ):
+        own = {(await given(ada))["id"], (await given(ada, uses={"total": 9}))["id"]}
+        other_tool = await given(ada, tool="burn", args={"item": {"origin": "any"}})
+        foreign = await given(bob)
+        async with listening(ada, "/events") as feed:
+            provider.will(calls(("end_mandates", {"tool": "pay"})), says("I will ask."))
+            answer = await ada.chat(await ada.new_session(), ENOUGH["en"])
+            told = [
+                each.event["mandate_id"] for each in await feed.until("turn_ended") if each.type == "mandate_changed"
+            ]
+        assert (answer["plan"], [call["status"] for call in answer["tool_calls"]]) == (None, ["succeeded"])
+        assert sorted(told[-2:]) == sorted(own)
+        assert (await only(ada))["id"] == other_tool["id"]
+        assert await runs(ada, provider) is None
+        assert await runs(bob, provider) == foreign["id"]
 
 
 async def test_a_proposal_is_asked_about_where_nothing_else_is_and_is_for_the_tool_that_was_shown(

@@ -7,6 +7,7 @@ import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
+from tests.support.branches import edit, regenerate
 from tests.support.plans import ASK, deletion, offered, planned, reads
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
@@ -121,6 +122,12 @@ async def test_calls_of_one_reply_are_one_question_and_the_answer_may_pick(
     assert [step["status"] for step in answer["plan"]["steps"]] == statuses
 
 
+async def test_a_call_that_waits_beside_one_that_ran_is_titled_by_itself(client: Client, provider: Provider) -> None:
+    provider.will(calls(("mcp_find_items", {"query": "vase"}), delete(1)))
+    answer = await client.chat(await client.new_session(), "Tidy the shelf up, please")
+    assert [step["description"] for step in answer["plan"]["steps"]] == ["delete item"]
+
+
 async def test_both_is_to_two_and_asks_again_of_three(client: Client, provider: Provider, effects: list[str]) -> None:
     session = await held(client, provider, delete(1), delete(2))
     provider.will(says("Done."))
@@ -209,6 +216,29 @@ async def test_words_cover_no_call_that_has_been_made_already(
     provider.will(calls(note("Ada", "hello")))
     answer = await client.chat(session, "yes")
     assert (effects, answer["plan"]["status"]) == (["send Ada: hello"], "waiting")
+
+
+@pytest.mark.parametrize("way", ["regenerate", "edit"])
+@pytest.mark.parametrize("asked", ["plan", "words"])
+async def test_a_yes_that_is_said_again_asks_before_what_it_has_run_runs_a_second_time(
+    way: str, asked: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    if asked == "plan":
+        session = await client.new_session()
+        provider.will(calls(delete(1)))
+        await client.chat(session, "Delete itm-1, please")
+        provider.will(says("Gone."))
+    else:
+        session = await talked(client, provider, "Take itm-1 away", said="Shall I delete itm-1?")
+        provider.will(calls(delete(1)), says("Gone."))
+    await client.chat(session, "yes")
+    said = {str(each["content"]): each["id"] for each in await client.messages(session)}
+    provider.will(calls(delete(1)))
+    if way == "edit":
+        again = await edit(client, session, said["yes"], "yes, go ahead")
+    else:
+        again = await regenerate(client, session, said["Gone."])
+    assert (again.json()["plan"]["status"], effects) == ("waiting", ["delete itm-1"])
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,26 @@ async def test_two_calls_of_a_round_that_ask_are_asked_about_one_after_the_other
     assert [len(each) for each in given] == [0, 0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("way", ["button", "words"])
+async def test_the_answer_to_a_call_that_asks_goes_on_with_what_the_same_yes_was_for(
+    settings: Settings, provider: Provider, way: str
+) -> None:
+    given.clear()
+    async with running(settings.model_copy(update={"confirm": "always"}), tools=[deliver, set_aside]) as client:
+        provider.will(calls(("deliver", {"what": "pizza"}), ("set_aside", {"amount": 50})))
+        session = await client.new_session()
+        await client.chat(session, "Pizza, please, and 50 for the party")
+        answer = await client.chat(session, "yes, both")
+        assert ([step["status"] for step in answer["plan"]["steps"]], given) == (["waiting", "waiting"], [[]])
+        if way == "words":
+            provider.will(reads("answer", **ADDRESS), says("Done."))
+            answer = await client.chat(session, "to via Roma 3, for 2")
+        else:
+            provider.will(says("Done."))
+            answer = (await decide(client, session, answer["plan"]["version"], answer=ADDRESS)).json()
+    assert (answer["plan"]["status"], given) == ("completed", [[], [("accept", ADDRESS, {"asked": 1})], [50]])
+
+
 async def test_a_call_that_a_weak_yes_holds_is_asked_about_after_what_another_call_of_the_round_asks(
     client: Client, provider: Provider
 ) -> None:
