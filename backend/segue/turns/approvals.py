@@ -143,7 +143,7 @@ async def get_approval(connection: AsyncConnection, identity: Identity, plan_id:
     is_asked = any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in steps)
     if row is None or not (row.owner == identity.user or is_asked):
         raise NotFound("approval")
-    return await _approval(connection, row)
+    return await _approval(connection, row, decided=row.owner != identity.user)
 
 
 def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:

@@ -12,11 +12,14 @@ import pytest
 
 from segue import tool
 from segue.config import Settings
+from segue.db.engine import Database
+from segue.domain.identity import Identity
+from segue.turns.approvals import get_approval
 from tests.support.identity import new_key, speaking
 from tests.support.plans import Frozen
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, urls_of
 
 RULES = """
 [[agents.segue.approvals]]
@@ -438,6 +441,21 @@ async def test_those_who_have_decided_see_nothing_of_what_the_asker_is_asked_aft
     assert ([step["args"] for step in listed["steps"]], listed["told"]) == ([{"euros": 800}], None)
     [own] = await inbox(clerk)
     assert [step["args"] for step in own["steps"]] == [{"euros": 80}]
+
+
+async def test_a_decision_is_answered_with_what_was_decided_though_the_asker_is_asked_already(
+    people: People, guarded: Settings, provider: Provider, clock: Frozen
+) -> None:
+    clerk = people["clerk"]
+    provider.will(calls(("refund", {"euros": 800}), ("refund", {"euros": 80})))
+    session = await clerk.new_session()
+    asked = await clerk.chat(session, "Refund Bianchi and Rossi")
+    assert (await decide(people["sara"], asked["plan"])).status_code == 200
+    await ended(clerk, session)
+    database, sara = Database(urls_of(guarded)["DATABASE_URL"]), Identity("sara", groups=frozenset(["finance"]))
+    found = await database.read(get_approval, sara, asked["plan"]["id"], now=clock.now)
+    await database.close()
+    assert ([step.args for step in found.steps], found.told) == ([{"euros": 800}], None)
 
 
 async def test_every_decision_is_in_the_audit_with_its_rule_and_what_was_shown(
