@@ -137,12 +137,11 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
     """Reads the message as an answer to the waiting plan."""
     update: Update = {"replied_to": (stored.plan.id, stored.plan.version)}
-    if (
-        state["acknowledgement"].verdict != "confirm"
-    ):  # if nothing comes of this turn, a yes after it is not for the plan
+    read = state["acknowledgement"]
+    if read.verdict != "confirm":  # if this turn comes to nothing, a yes after it is not for what stood before
         await context.transact(store.mark_asked, stored, turn_id=None, reminded=False)
     asks = stored.plan.waiting_step.asks if stored.plan.waiting_step is not None else None
-    if state["acknowledgement"].rule in POSTPONES:
+    if read.rule in POSTPONES:
         return update | await _postpone(context, state, stored, may_change=asks is None)
     if asks is not None:
         return update | await _answer_asking(context, state, stored, asks, was_seen=was_seen)

@@ -171,9 +171,8 @@ def _plan(row: Row[Any]) -> Plan:
 async def _approval(connection: AsyncConnection, row: Row[Any], *, decided: bool = False) -> Approval:
     plan = _plan(row)
     for_others = [step for step in plan.steps if step.waits_for != "self"]
-    now = (
-        () if decided and plan.waits_for is None else plan.waiting_steps
-    )  # what its user is asked is not theirs to see
+    # What its user is asked after a decision is not for those who decided.
+    now = () if decided and plan.waits_for is None else plan.waiting_steps
     shown = now or tuple(step for step in for_others if step.others)[-1:]
     first, asker = next(iter(shown), None), row.owner
     approval = Approval(
