@@ -78,6 +78,7 @@ BROAD = {
     "around/embedded/servers.py": "stops the servers that have started, and raises again",
     "around/tracing.py": "records what a span ended with, and raises again",
     "db/outages.py": "logs what fails in a loop that has to go on",
+    "events/event_log.py": "logs it, and takes PostgreSQL for lost until the next look",
     "mcp/mcp_servers.py": "leaves the servers that were entered, and raises again",
     "mcp/server_connection.py": "tries the older transport of HTTP, and raises again",
     "mcp/supervisor.py": "a connection may end with any error of the SDK, and the next one is tried",

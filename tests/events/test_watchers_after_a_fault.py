@@ -1,20 +1,27 @@
 """A statement that PostgreSQL refuses once ends no look for what others wait for."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
 
 from segue.config import Settings
 from tests.support.logs import awaiting
 from tests.support.patience import PATIENCE_S
-from tests.support.provider import Provider
+from tests.support.provider import Provider, says
 from tests.support.service import running
 from tests.support.stores import looking_into
-from tests.turns.test_presence import Thinking
 
 
 async def test_a_fault_that_is_no_outage_keeps_no_watcher_from_the_end_of_its_turn(
     settings: Settings, provider: Provider
 ) -> None:
-    patient, thought = settings.model_copy(update={"turn_lease_s": 600}), Thinking()
+    async def thought(_: Mapping[str, Any]) -> Response:
+        await go.wait()
+        return says("A long thought.")
+
+    patient, go = settings.model_copy(update={"turn_lease_s": 600}), asyncio.Event()
     provider.will(thought)
     async with running(patient) as runs, running(patient, takes_turns=False) as client, looking_into(patient) as stores:
         session = await client.new_session()
@@ -24,7 +31,7 @@ async def test_a_fault_that_is_no_outage_keeps_no_watcher_from_the_end_of_its_tu
             await told.wait()
         assert (await client.http.get("/health/ready")).json()["worker"] == "off"
         await stores.redis.flushall()
-        thought.go.set()
+        go.set()
         await runs.ended(session)
         async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).status_code == 200

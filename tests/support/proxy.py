@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from sqlalchemy import make_url
+
+from tests.support.stores import socket_of
+
 Outage = Literal["refuses", "hangs_up", "freezes"]
 SESSION_KEY = re.compile(rb"(?s)(?<=K\0\0\0\x0c).{8}")  # PostgreSQL's: the process that serves, and a secret
 
@@ -151,3 +155,12 @@ async def proxied(upstream: Path | int) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         await proxy.begin("refuses")
+
+
+@asynccontextmanager
+async def door_to(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A door in front of PostgreSQL, and the URL that leads through it."""
+    url = make_url(database_url)
+    async with proxied(socket_of(database_url)) as door:
+        behind = url.set(host="127.0.0.1", port=door.port, query={})
+        yield door, behind.render_as_string(hide_password=False)

@@ -4,13 +4,12 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import make_url
 from starlette.responses import Response
 from structlog.testing import capture_logs
 
@@ -21,9 +20,9 @@ from tests.support.left_turns import left_running
 from tests.support.logs import awaiting, until
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
-from tests.support.proxy import Proxy, proxied
+from tests.support.proxy import door_to
 from tests.support.service import Client, running
-from tests.support.stores import looking_into, socket_of
+from tests.support.stores import looking_into
 
 HERE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 LOCKS = f"FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND {HERE} AND pid <> pg_backend_pid()"
@@ -182,15 +181,6 @@ async def test_a_process_that_has_lost_its_connection_takes_its_lock_again_and_d
         assert await untouched(database, session, sessions[GONE])
         thought.go.set()
         await client.ended(session)
-
-
-@asynccontextmanager
-async def door_to(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
-    """A door in front of PostgreSQL, and the URL that leads through it."""
-    url = make_url(database_url)
-    async with proxied(socket_of(database_url)) as door:
-        behind = url.set(host="127.0.0.1", port=door.port, query={})
-        yield door, behind.render_as_string(hide_password=False)
 
 
 async def test_the_log_tells_once_that_an_outage_has_begun_and_once_that_it_is_over(

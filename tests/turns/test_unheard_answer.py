@@ -10,9 +10,9 @@ from segue.config import Settings
 from tests.support.logs import awaiting
 from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, says
+from tests.support.proxy import door_to
 from tests.support.service import running
 from tests.support.stores import looking_into
-from tests.turns.test_presence import door_to
 
 
 async def test_an_answer_whose_storing_was_not_heard_is_charged_once_though_the_outage_outlasts_the_lease(

@@ -163,7 +163,7 @@ async def test_every_span_says_what_the_conventions_have_it_say_and_nothing_they
     settings: Settings, provider: Provider, collector: Collector
 ) -> None:
     cut_off = completion({"role": "assistant", "content": "It is"}, "length")
-    provider.will(calls(("current_time", {})), says("noon"), cut_off, fails(400))
+    provider.will(calls(("current_time", {})), says("noon"), cut_off, fails(401))
     async with running(settings) as client:
         session = await client.new_session()
         await client.chat(session, "what time is it?")
