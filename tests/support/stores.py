@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from tests.support import kept_connections
+from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
 
 TABLES = ("sessions", "turns", "messages", "tool_calls", "tool_results")
@@ -170,12 +171,20 @@ async def notify_changes(url: str) -> None:
 @asynccontextmanager
 async def new_database(servers: ServerUrls, template: str) -> AsyncIterator[str]:
     """The URL of a copy of a database, for as long as the block lasts."""
+
+    async def is_dropped() -> bool:
+        """Not while a process of PostgreSQL's own, such as its autovacuum, looks at it, which no user may end."""
+        with suppress(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            return True
+        return False
+
     name = f"test_{next(_numbers)}"
     connection = await asyncpg.connect(plain(servers.database_url))
     try:
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         yield named(servers.database_url, name)
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await until(is_dropped)
     finally:
         await connection.close()
 
