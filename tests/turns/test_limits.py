@@ -134,7 +134,7 @@ async def test_of_many_messages_at_once_exactly_so_many_turns_are_accepted(
 async def test_a_place_is_free_as_soon_as_a_turn_has_ended_however_it_ended(
     settings: Settings, provider: Provider
 ) -> None:
-    provider.will(says("one"), fails(400), says("three"))
+    provider.will(says("one"), fails(500), says("three"))
     async with running(limited(settings, concurrent_turns=1)) as client:
         session = await client.new_session()
         statuses = [(await client.send(session, text)).status_code for text in ("first", "second", "third")]

@@ -150,7 +150,7 @@ async def test_the_log_says_once_a_turn_how_the_tools_stand_and_what_has_changed
     ends = [entry for entry in logs if entry["event"] == "turn_finished"]
     assert [entry["tools_blocked"] for entry in ends] == [[], [], [MOODY]]
     assert [entry["tools_locked"] for entry in ends] == [["mcp_dependent_tool"]] * 3
-    rare = ["mcp_dependent_tool", "search_conversation", "propose_mandate"]
+    rare = ["mcp_dependent_tool", "search_conversation", "propose_mandate", "end_mandates"]
     usable = len((await client.get("/tools"))["items"]) - len(rare)
     assert [entry["tools_available"] for entry in ends] == [usable, usable, usable - 1]
     changes = [entry for entry in logs if entry["event"] == "tool_state_changed"]

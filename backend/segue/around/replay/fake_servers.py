@@ -277,7 +277,7 @@ class FakeServers:
             return _completion(reply, stream=bool(body.get("stream")))
         if playback.turn.status == "completed":
             playback.faults.append(f"the model was asked for more than was recorded ({kind})")
-        return Response('{"error": {"message": "nothing is recorded"}}', 400, media_type="application/json")
+        return Response('{"error": {"message": "nothing is recorded"}}', 401, media_type="application/json")
 
     async def _list_tools(self, *_: object) -> ListToolsResult:
         defined = [
