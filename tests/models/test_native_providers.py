@@ -651,13 +651,13 @@ async def test_a_turn_whose_tools_ran_ends_in_words_whatever_the_provider_gives_
 ) -> None:
     played = native.protocol
     async with running(settings_of.model_copy(update={"llm_max_retries": 0})) as client:
-        session = await client.new_session()
         for reply in (played.says(), replace(played.says(), parts=played.THOUGHTS), played.says(reason=played.LENGTH)):
+            session = await client.new_session(title="Noon")  # in which nothing can be left out for a filter
             api.will(played.calls(NOON), reply, played.says("Noon."))
             assert await answered(client, session, "What time is it?", as_stream=as_stream) == "Noon."
         for reply in (*played.FILTERED, played.ERRORS["overloaded"][0]):
             api.will(played.calls(NOON), reply, reply)
-            session = await client.new_session()
+            session = await client.new_session(title="Noon")
             told = await answered(client, session, "What time is it?", as_stream=as_stream)
             assert "\n\n✓ current time: Current time: Europe/Rome — utc: " in told
             assert (await client.messages(session))[-1]["metadata"]["written_by"] == "service"
