@@ -1,6 +1,8 @@
 import asyncio
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -405,3 +407,16 @@ async def test_names_that_nobody_answers_for_do_not_hold_up_the_operators(monkey
         finally:
             answered.set()
         assert {type(error) for error in await foreign} == {httpx2.ConnectError}
+
+
+LOOKS_UP = """
+import asyncio, contextlib, socket, threading
+from segue.net.addresses import resolve_foreign_host
+socket.getaddrinfo = lambda *_, **__: threading.Event().wait()
+with contextlib.suppress(TimeoutError):
+    asyncio.run(asyncio.wait_for(resolve_foreign_host("silent.example", 80), 0.1))
+"""
+
+
+def test_a_name_that_nobody_answers_for_does_not_keep_a_process_from_its_end() -> None:
+    subprocess.run([sys.executable, "-c", LOOKS_UP], check=True, timeout=PATIENCE_S)

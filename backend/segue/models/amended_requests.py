@@ -115,7 +115,7 @@ def without_earlier_turns(parts: RequestParts) -> RequestParts | None:
 
 
 def _without_opaque(parts: RequestParts) -> RequestParts | None:
-    """Returns the request without what other makers, keys or upstreams refuse, in words that nobody can list."""
+    """Returns the request without what a provider wants back as it gave it: each refuses that in words of its own."""
     plain = None if parts.without_opaque else without_opaque(parts.messages)
     return replace(parts, messages=plain, without_opaque=True) if plain else None
 

@@ -6,11 +6,11 @@ import asyncio
 import socket
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future
 from importlib.resources import files
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Final
+from threading import BoundedSemaphore, Thread
+from typing import Any, Final
 
 IPAddress = IPv4Address | IPv6Address
 IsAllowed = Callable[[IPAddress], bool]
@@ -21,7 +21,7 @@ _REFUSED_V4, _REFUSED_V6, _METADATA, _PRIVATE = (
     tuple(map(ip_network, _NETWORKS[name])) for name in ("refused_v4", "refused_v6", "metadata", "private")
 )
 _GLOBAL_V6 = ip_network(_NETWORKS["global_v6"])
-_OF_OTHERS: Final = ThreadPoolExecutor(8, thread_name_prefix="names")
+_LOOK_UPS: Final = BoundedSemaphore(64)  # of foreign names: each has a thread until the resolver answers
 _UNKNOWN_NAMES = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
@@ -66,10 +66,22 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
 
 
 async def resolve_foreign_host(host: str, port: int) -> Sequence[str]:
-    """The same of a host that others name, in threads of its own: the provider's does not wait behind a silent one."""
-    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_OF_OTHERS, look_up)
-    return [str(address[0]) for *_, address in found]
+    """The same of a host that others name: no other name and no end of the process waits behind a silent one."""
+    found: Future[list[Any]] = Future()
+
+    def look_up() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, ValueError) as error:
+            found.set_exception(error)
+        finally:
+            _LOOK_UPS.release()
+
+    if not _LOOK_UPS.acquire(blocking=False):
+        raise OSError("too many foreign names are being looked up")
+    found.set_running_or_notify_cancel()  # a caller that goes ends no look-up
+    Thread(target=look_up, daemon=True).start()
+    return [str(address[0]) for *_, address in await asyncio.wrap_future(found)]
 
 
 async def allowed_addresses(host: str, port: int, *, resolve: Resolve, is_allowed: IsAllowed) -> list[str]:

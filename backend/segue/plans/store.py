@@ -288,9 +288,7 @@ async def decide(
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str | None, reminded: bool) -> None:
-    """Stores that this turn's answer asks for a yes again, None if no answer does; `reminded` if it does so beside
-    something else.
-    """
+    """Stores whose answer asks for a yes now, None if none does; `reminded` if it does so beside something else."""
     asked: dict[str, Any] = {"reminded": stored.reminded or reminded}
     if stored.plan.waits_for is None:  # others are shown what was asked, and no answer since
         asked["asked_in"] = turn_id

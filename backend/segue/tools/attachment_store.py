@@ -51,7 +51,7 @@ class Attachments:
 
     @asynccontextmanager
     async def place(self, owner: str) -> AsyncIterator[None]:
-        """One after the other for a user: files that take long to read hold up nobody else's."""
+        """One after the other for a user, so that files that take long to read hold up no other user's."""
         async with self._of_owner.setdefault(owner, asyncio.Lock()), self._places:
             yield
 

@@ -228,9 +228,7 @@ class Books:
         lasts_s: float = 0,
         groups: Collection[str] = (),
     ) -> date:
-        """Notes the owner's groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`,
-        and `price_missing` for a call that a limit of cost could not count.
-        """
+        """Notes groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`, `price_missing`."""
         day = self.today()
         await self._note_groups(owner, day, groups)
         if self.is_capped(owner):
