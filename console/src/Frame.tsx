@@ -30,15 +30,28 @@ export function Frame({ title, side, actions, children }: Given) {
   useEffect(() => {
     if (!drawer.value) return undefined;
     list.current?.querySelector<HTMLElement>("button, a, input")?.focus();
+    const behind = document.querySelectorAll<HTMLElement>(".main, .rail");
+    const reach = (can: boolean): void => behind.forEach((each) => (each.inert = !can));
+    reach(false);
     /** Wherever the focus is: Esc is for what is open, and nothing behind it hears it. */
     const onKey = (event: KeyboardEvent): void => {
       if (event.key !== "Escape" || event.defaultPrevented || isComposing(event) || document.querySelector("dialog[open], .menu") !== null) return;
       event.preventDefault();
       drawer.value = false;
+      reach(true); // now: what cannot be reached takes no focus
       opener.current?.querySelector("button")?.focus();
     };
+    /** On a wide screen the list is no drawer. */
+    const onResize = (): void => {
+      if (list.current !== null && getComputedStyle(list.current).position !== "fixed") drawer.value = false;
+    };
     document.addEventListener("keydown", onKey);
-    return () => document.removeEventListener("keydown", onKey);
+    window.addEventListener("resize", onResize);
+    return () => {
+      reach(true);
+      document.removeEventListener("keydown", onKey);
+      window.removeEventListener("resize", onResize);
+    };
   }, [drawer.value]);
   /** A link to what is shown already leads nowhere else, and closes it all the same. */
   const onClick = ({ target }: Event): void => {

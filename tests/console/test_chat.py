@@ -15,7 +15,7 @@ import pytest
 
 from segue import tool
 from segue.config import Settings
-from tests.support.browsing import DOT, PHONE, Browsing, Window, console
+from tests.support.browsing import DESK, DOT, PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
@@ -751,6 +751,9 @@ async def test_the_focus_is_not_lost_with_a_button_that_goes(
     assert shelf.effects == ["delete itm-1"]
 
 
+BEHIND = "['.main', '.rail'].map(name => document.querySelector(name).inert)"
+
+
 async def test_esc_closes_the_list_on_a_phone_and_leaves_the_answer_that_runs(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:
@@ -761,8 +764,15 @@ async def test_esc_closes_the_list_on_a_phone_and_leaves_the_answer_that_runs(
         await window.sees("Half of")
         await window.press("Open the list")
         await window.page.wait_for_function("() => document.activeElement.closest('.side.open') !== null")
+        assert await window.page.evaluate(BEHIND) == [True, True]
         await window.page.keyboard.press("Escape")
         await window.page.locator(".side.open").wait_for(state="detached")
+        assert await window.page.evaluate(BEHIND) == [False, False]
+        assert await window.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Open the list"
+        await window.press("Open the list")
+        await window.page.wait_for_function(f"() => ({BEHIND}).every(Boolean)")
+        await window.page.set_viewport_size(DESK)
+        await window.page.wait_for_function(f"() => !({BEHIND}).some(Boolean)")
         gate.set()
         await window.sees("Half of it.")
 

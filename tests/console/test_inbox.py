@@ -87,6 +87,8 @@ async def test_what_another_asks_for_is_counted_in_the_tab_and_approved_in_the_i
     await window.page.wait_for_function("() => document.title.startsWith('(1) ')")
     question = window.page.get_by_role("article", name="carl asks for a yes")
     await question.get_by_text("The frame came broken, and there is no other one").first.wait_for()
+    step = await question.locator("section p").first.inner_text()
+    assert await question.get_attribute("aria-label") == f"carl asks for a yes: {step}"
     provider.will(says("Refunded."))
     await question.get_by_role("button", name="Approve").click()
     await window.sees("Nothing waits for a yes")

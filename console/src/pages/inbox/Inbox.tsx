@@ -93,7 +93,7 @@ function One({ of, over, children }: OneGiven) {
     read.current = version;
   }, [version]);
   return (
-    <article ref={card} tabIndex={-1} class={over ? "card over" : "card"} aria-label={t("inbox_asks", { user: visible(asker) })}>
+    <article ref={card} tabIndex={-1} class={over ? "card over" : "card"} aria-label={[t("inbox_asks", { user: visible(asker) }), ...steps.map(({ description }) => visible(description))].join(": ")}>
       <header class="head">
         <Icon name="shield" size={16} /><h2 class="title">{t("inbox_asks", { user: visible(asker) })}</h2>
         {asker === user.value && <a class="aside" href={href("sessions", session_id)}>{t("ops_open_chat")}</a>}
