@@ -405,7 +405,11 @@ export class Conversation {
       return;
     }
     if (event.type === "turn_ended" && this.shows(event)) return;
-    if (event.type === "turn_started") void this.followOpenTurn();
-    else if (event.type !== "fact_noted") void this.refresh().then(() => this.followOpenTurn());
+    if (event.type === "fact_noted") return;
+    // not while it opens: before the place that the address names is shown, this would read the newest messages
+    void this.opening.then(async () => {
+      if (event.type !== "turn_started") await this.refresh();
+      await this.followOpenTurn();
+    });
   }
 }
