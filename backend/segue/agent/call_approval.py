@@ -36,7 +36,7 @@ from segue.language.utterance import own_words, parse_utterance, sentences_of, w
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.asked_words import is_about, is_value, names_action, offer_in
-from segue.plans.mandates import MAX_OF_USER, Terms, give, list_mandates, mandates_for, revoke, use_of
+from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
 from segue.tools.results import load_results, recent_references
@@ -285,11 +285,7 @@ def ending_tool(database: Database, tell: Callable[[str, bytes], None]) -> Tool:
     """Returns the tool that ends standing approvals of a tool. It needs no yes: more is asked then, not less."""
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:
-        async with database.transaction() as connection:
-            rows = await list_mandates(connection, context.owner, before=None, limit=MAX_OF_USER)
-            ended = [row.id for row in rows if row.tool == args["tool"]]
-            for mandate_id in ended:
-                await revoke(connection, context.owner, mandate_id)
+        ended = await database.transact(revoke_all, context.owner, args["tool"])
         for mandate_id in ended:
             tell(context.owner, mandate_changed(mandate_id))
         return {"ended": ended}

@@ -300,23 +300,28 @@ async def remember(
 
 async def revoke(connection: AsyncConnection, owner: str, mandate_id: str) -> bool:
     """Returns whether there was one. The next call of a turn that runs asks already."""
-    return await _remove(connection, mandates.c.owner == owner, mandates.c.id == mandate_id)
+    return bool(await _remove(connection, mandates.c.owner == owner, mandates.c.id == mandate_id))
+
+
+async def revoke_all(connection: AsyncConnection, owner: str, tool: str) -> list[str]:
+    """Takes back all for a tool, those remembered for a session too. Returns their ids."""
+    return [row.id for row in await _remove(connection, mandates.c.owner == owner, mandates.c.tool == tool)]
 
 
 async def forget(connection: AsyncConnection, session_id: str, tool: str) -> bool:
     """Lets a tool ask again in a session where a decision was remembered. Returns whether there was one."""
     of_session = mandates.c.session_id == session_id, mandates.c.tool == tool
-    return await _remove(connection, *of_session, mandates.c.plan_id.is_not(None))
+    return bool(await _remove(connection, *of_session, mandates.c.plan_id.is_not(None)))
 
 
-async def _remove(connection: AsyncConnection, *which: ColumnElement[bool]) -> bool:
+async def _remove(connection: AsyncConnection, *which: ColumnElement[bool]) -> Sequence[Row[Any]]:
     gone = (await connection.execute(delete(mandates).where(*which).returning(mandates))).all()
     for row in gone:
         if row.plan_id is not None:  # what the release before reads goes too
             of_grant = grants.c.session_id == row.session_id, grants.c.tool == row.tool
             await connection.execute(delete(grants).where(*of_grant))
     await _tell(connection, "revoked", gone)
-    return bool(gone)
+    return gone
 
 
 async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], rows: Sequence[Row[Any]]) -> None:

@@ -423,6 +423,24 @@ async def test_words_end_all_standing_approvals_of_a_tool_and_none_of_another_us
         assert await runs(bob, provider) == foreign["id"]
 
 
+async def test_words_end_a_standing_approval_behind_any_number_that_were_remembered_since(
+    settings: Settings, tools: list[object], provider: Provider
+) -> None:
+    async with running(settings, tools=tools) as client, looking_into(settings) as stores:
+        mandate = await given(client)
+        await stores.database.execute(
+            "WITH made AS (INSERT INTO sessions (id, owner, metadata, gaps, created_at, updated_at)"
+            " SELECT 'ses_' || n, owner, '{}', 0, now(), now() FROM mandates, generate_series(1, $1) AS n"
+            " RETURNING id, owner) INSERT INTO mandates (id, owner, session_id, tool, definition, plan_id, created_at)"
+            " SELECT 'man_' || id, owner, id, 'burn', 'any', 'plan_1', now() FROM made",
+            mandates.MAX_OF_USER,
+        )
+        provider.will(calls(("end_mandates", {"tool": "pay"})), says("I will ask."))
+        await client.chat(await client.new_session(), ENOUGH["en"])
+        assert (await client.http.delete(f"/mandates/{mandate['id']}")).status_code == 404
+        assert await runs(client, provider) is None
+
+
 async def test_a_proposal_is_asked_about_where_nothing_else_is_and_is_for_the_tool_that_was_shown(
     settings: Settings, provider: Provider, tools: list[object], clock: Frozen
 ) -> None:
