@@ -234,6 +234,24 @@ async def test_an_edit_or_a_regenerate_in_open_webui_begins_anew_from_there(
     assert [each["content"] for each in provider.messages(role="user")][-1] == "which is gone?"
 
 
+async def test_a_session_that_is_named_by_its_own_id_goes_on_whatever_the_client_shows_of_it(
+    ai: AsyncOpenAI, service: Client, provider: Provider
+) -> None:
+    session = await service.new_session()
+    shown, left = (user("the sun?"), assistant("A star.")), (user("and?"), assistant("It is hot."))
+
+    async def say(text: str, *before: Any, message: str, parent: str) -> str:
+        return await ask(ai, *before, user(text), extra_headers=headers_of(message, parent) | {"X-Session-Id": session})
+
+    provider.will(says("A star."), says("It is hot."), says("It is large."), says("Hot."), says("Hotter."))
+    await say("the sun?", message="a1", parent="")
+    await say("and?", *shown, message="a2", parent="a1")
+    await say("and?", *shown, message="a3", parent="a1")
+    assert await say("how hot?", *shown, *left, message="a4", parent="a2") == "Hot."
+    assert await session_ids(service) == [session]
+    assert await say("how hot?", *shown, *left, message="a5", parent="a2") == "Hotter."
+
+
 async def test_another_version_of_an_answer_is_asked_for_behind_that_answer(
     ai: AsyncOpenAI, service: Client, provider: Provider
 ) -> None:

@@ -119,7 +119,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
             if instead_of is not None and (shown := await _answer_shown(connection, caller, session.id, sent, place)):
                 instead_of = await opening_after(connection, session.id, shown)
             return session, _request(sent, key, instead_of=instead_of)
-    if place is None or sent.client_id is None:
+    if place is None or sent.client_id in (None, session.id):  # a session's own id cannot become another's name
         return session, request
     # The client shows what has left the history here: that conversation goes on in a session of its own.
     history = await _history(sent)
