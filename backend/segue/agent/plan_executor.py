@@ -89,7 +89,7 @@ async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
     """
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
-    granted = [step for step in run.plan.steps if step.status in NOT_STARTED and stored.grants(step, run.turn_id)]
+    granted = _still_granted(run)
     if run.plan.running_step is not None:
         await _finish_interrupted(run, run.plan.running_step)
         await _read_steers(run)
@@ -101,6 +101,11 @@ async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
         skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
         turn.approved |= {call_key(request_of(step)) for step in skipped}
     return run
+
+
+def _still_granted(run: PlanRun) -> list[Step]:
+    """Returns the steps that a yes holds for and that have not started."""
+    return [step for step in run.plan.steps if step.status in NOT_STARTED and run.stored.grants(step, run.turn_id)]
 
 
 async def _finish_interrupted(run: PlanRun, step: Step) -> None:
@@ -296,10 +301,10 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
     async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
-            granted = [each.id for each in run.plan.steps if run.stored.grants(each, run.turn_id)]
+            granted = _still_granted(run)  # the answer goes on with what the same yes was for
             run.stored = await hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
-            for each in granted:  # the answer goes on with what the same yes was for
-                moved = update_step(run.plan, each, "waiting")
+            for each in granted:
+                moved = update_step(run.plan, each.id, "waiting")
                 run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=run.stored.tool_hash)
             return
         if outcome.status == "succeeded":

@@ -241,6 +241,24 @@ async def test_the_answer_to_a_call_that_asks_goes_on_with_what_the_same_yes_was
     assert (answer["plan"]["status"], given) == ("completed", [[], [("accept", ADDRESS, {"asked": 1})], [50]])
 
 
+async def test_a_call_that_asks_behind_another_of_the_same_yes_waits_and_goes_on_with_the_rest(
+    settings: Settings, provider: Provider
+) -> None:
+    given.clear()
+    async with running(settings.model_copy(update={"confirm": "always"}), tools=[deliver, set_aside]) as client:
+        provider.will(
+            calls(("set_aside", {"amount": 50}), ("deliver", {"what": "pizza"}), ("set_aside", {"amount": 9}))
+        )
+        session = await client.new_session()
+        await client.chat(session, "50 for the party, pizza, please, and 9 for a tip")
+        answer = await client.chat(session, "yes, all three")
+        statuses = [step["status"] for step in answer["plan"]["steps"]]
+        assert (statuses, given) == (["complete", "waiting", "waiting"], [[50], []])
+        provider.will(says("Done."))
+        answer = (await decide(client, session, answer["plan"]["version"], answer=ADDRESS)).json()
+    assert (answer["plan"]["status"], given[2:]) == ("completed", [[("accept", ADDRESS, {"asked": 1})], [9]])
+
+
 async def test_a_call_that_a_weak_yes_holds_is_asked_about_after_what_another_call_of_the_round_asks(
     client: Client, provider: Provider
 ) -> None:
