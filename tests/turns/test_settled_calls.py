@@ -122,6 +122,19 @@ async def test_that_nothing_was_done_counts_once_the_call_has_had_its_time(clien
     assert (first["tool_name"], second["tool_name"]) == ("paid", "paid")
 
 
+async def test_an_unknown_call_is_settled_though_one_like_it_has_succeeded_before(
+    client: Client, provider: Provider
+) -> None:
+    session, *_ = await paying(client, provider, "It is paid.")
+    BANK.says = "pending"
+    provider.will(calls(("pay", {"invoice": "A-7"})), says("Whether it was paid again is unknown."))
+    await client.chat(session, "Pay it once more.")
+    BANK.says = None
+    provider.will(says("It is paid after all."))
+    await client.chat(session, "And now?")
+    assert [each["status"] for each in await ledger(client, session) if each["tool_name"] == "pay"] == ["succeeded"] * 2
+
+
 async def test_what_a_check_cannot_tell_is_unknown_and_the_next_turn_asks_it_again_before_the_model(
     client: Client, provider: Provider
 ) -> None:

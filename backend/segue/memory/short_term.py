@@ -23,7 +23,9 @@ class ShortTermMemory:
     last_user_message: Annotated[str | None, doc("What the user said last.")]
     last_assistant_message: Annotated[str | None, doc("What the assistant said last.")]
     message_count: Annotated[int, doc("How many messages were stored then.")]
-    tool_results: Annotated[tuple[Reference, ...], doc("Newest first, one for each tool and its arguments.")]
+    tool_results: Annotated[
+        tuple[Reference, ...], doc("Newest first, one for each tool and its arguments, and each unknown one.")
+    ]
 
 
 async def read(cache: Cache, session_id: str, *, last_turn_id: str | None) -> ShortTermMemory | None:
@@ -49,10 +51,13 @@ async def forget(cache: Cache, session_id: str) -> None:
 
 
 def merge_results(known: Iterable[Reference], newer: Iterable[Reference]) -> tuple[Reference, ...]:
-    """Returns references newest first, as both are given: of each call the latest success, else the latest failure."""
+    """Returns references newest first, as both are given: of each call the latest success, else the latest failure. An
+    unknown outcome is one of its own: a success before it says nothing of it.
+    """
     newest_first = [*newer, *known]
-    current: dict[tuple[str, str], Reference] = {}
+    current: dict[tuple[str, str, str], Reference] = {}
     for reference in sorted(newest_first, key=lambda each: each.status != "succeeded"):
-        current.setdefault((reference.tool_name, canonical_args(reference.args)), reference)
+        own = reference.tool_call_id if reference.status == "unknown" else ""
+        current.setdefault((reference.tool_name, canonical_args(reference.args), own), reference)
     kept = {id(reference) for reference in current.values()}
     return tuple(reference for reference in newest_first if id(reference) in kept)[:MAX_REFERENCES]
