@@ -59,7 +59,7 @@ from segue.tools.tool_states import GlobalToolState
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import FactExtraction, FactUpkeep, cancel_extraction
 from segue.turns.jobs.leased_loop import JobLoop
-from segue.turns.jobs.summaries_and_titles import Summaries, Summariser, Titles
+from segue.turns.jobs.summaries_and_titles import Summaries, Titles
 from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
 from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
@@ -151,8 +151,8 @@ async def start(
     lease_s = settings.llm_timeout_s * EXTRACTION_SHARE
     extraction = FactExtraction(database, small, long_term, books, clock, lease_s=lease_s)
     step_s = 2 * settings.llm_timeout_s + settings.turn_lease_s  # what is too long is condensed by a second call
-    summariser = Summariser(small, count, settings.most_summary_tokens)
-    summaries = Summaries(database, summariser, books, max_tokens=settings.context_token_budget, lease_s=step_s)
+    most, budget = settings.most_summary_tokens, settings.context_token_budget
+    summaries = Summaries(database, small, books, count, most_tokens=most, max_tokens=budget, lease_s=step_s)
     titles = Titles(database, small, books, events.tell, lease_s=lease_s)
     summarises = small.name != OFFLINE
     improves_titles = summarises and settings.llm_small_model is not None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from anyio import to_thread
 from pydantic import ValidationError
 
-from segue.agent.planner import classify_agreement
+from segue.agent.planner import ask_reader
 from segue.agent.prompts import TEXTS
 from segue.agent.state import TurnState
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
@@ -130,8 +130,10 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
     adds_nothing = (values | set(words_of(" ".join(small)))).issuperset(agreement.added)
     if agreement.is_strong or (adds_nothing and not parse_utterance(agreement.reply).asks):
         return True
+    call = {"tool": request.name, "args": request.args}
+    known = {"assistant_said": agreement.answer, "user_replied": agreement.reply, "call": call}
     try:
-        return await classify_agreement(turn.context, agreement.answer, agreement.reply, request) == "confirm"
+        return await ask_reader(turn.context, TEXTS["agreement_reader"], TEXTS["agreement"], known) == "confirm"
     except AppError as error:  # then the service asks
         log.warning("agreement_not_read", code=error.code)
         return False

@@ -24,6 +24,7 @@ from segue.tools.builtin import BUILTIN
 from segue.tools.builtin.builtin_tools import PROMISE
 from segue.tools.results import calls_that_ran
 
+MAX_CLAIM_CHARS: Final = 500  # of a sentence that a model is asked about
 LONGEST_PROMISE: Final = 500  # characters of an answer that are looked at: every turn pays for it
 LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looked at
 LONGEST_HEADLINE: Final = 4  # words of a claim without a subject: `Email sent`, `Payment of $184 completed`
@@ -91,8 +92,9 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
                 log.warning("false_claim")
                 return answer, ["nothing_changed"]
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
-            said = [*conversation, AIMessage(answer)]
-            asked = prompts.with_instruction(said, prompts.nothing_done(claimed.sentence, done))
+            known = {"you_said": claimed.sentence[:MAX_CLAIM_CHARS], "calls_that_changed": done}
+            note = prompts.fenced_json(prompts.TEXTS["nothing_done"], known)
+            asked = prompts.with_instruction([*conversation, AIMessage(answer)], note)
             answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
             claimed, was_heard = claimed_effect(answer), True
     except AppError as error:
@@ -118,7 +120,7 @@ async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequenc
     could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
     if not done and all(spec.effect == "read_only" for spec in could):
         return False
-    known = {"sentence": claimed.sentence[: prompts.MAX_CLAIM_CHARS], "done": done}
+    known = {"sentence": claimed.sentence[:MAX_CLAIM_CHARS], "done": done}
     return await ask_reader(context, prompts.TEXTS["claim_reader"], prompts.TEXTS["claim"], known) == "confirm"
 
 

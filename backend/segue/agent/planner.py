@@ -20,7 +20,6 @@ from segue.agent.turn_calls import TurnCalls, mark_refused
 from segue.db.redis_keys import plan_cache_key, plans_of_owner_key
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import Plan, Step
-from segue.domain.session import RequestedCall
 from segue.domain.tool import Tool, ToolSpec
 from segue.domain.user_request import UserRequest
 from segue.language.utterance import words_of
@@ -132,12 +131,6 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
     offered = context.guard.offered(without_forbidden(context.guard.tools(), state["search"]))
     conversation = prompts.with_instruction(state["prompt"], prompts.with_plan(prompts.TEXTS["reader"], plan))
     return _verdict_in(await _ask(context, conversation, offered, READING))
-
-
-async def classify_agreement(context: TurnContext, answer: str, reply: str, call: RequestedCall) -> Reading:
-    """Returns how the model reads a reply to what an answer offered, with a call that it may be a yes to in view."""
-    known = {"assistant_said": answer, "user_replied": reply, "call": {"tool": call.name, "args": call.args}}
-    return await ask_reader(context, prompts.TEXTS["agreement_reader"], prompts.TEXTS["agreement"], known)
 
 
 async def ask_reader(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:

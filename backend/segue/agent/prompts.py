@@ -38,7 +38,6 @@ TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for na
 VERDICT_NOTES: Final[Mapping[Verdict, str]] = {"confirm": TEXTS["confirmed"], "reject": TEXTS["rejected"]}
 TOOLS_SHOWN: Final = "tools"  # in the metadata of a message: definitions that go with it
 _TIME_OF_DAY: Final = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
-MAX_CLAIM_CHARS: Final = 500
 MAX_WITHHELD_CHARS: Final = 2000
 MAX_WITHHELD_REASON_CHARS: Final = 300
 MAX_NAMED_TOOLS: Final = 20
@@ -250,11 +249,6 @@ def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Seq
         f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
         f"Known so far:\n{fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))}"
     )
-
-
-def nothing_done(sentence: str, done: Sequence[str]) -> str:
-    """Returns the instruction after an answer that claims what no call did."""
-    return fenced_json(TEXTS["nothing_done"], {"you_said": sentence[:MAX_CLAIM_CHARS], "calls_that_changed": done})
 
 
 def as_json(value: Any) -> str:

@@ -261,16 +261,13 @@ def _continued(parts: Sequence[Json]) -> Decided | None:
         by_page = every_door.button_of_page(given)
         return Decided(by_page, every_door.page_key(by_page)) if by_page else None
     plan_id, version = last[-1][0].group(1, 2)
-    yes = [(match, part) for match, part in last if _is_approved(part.get("approval"))]
+    answers = ((match, part, part.get("approval")) for match, part in last)
+    yes = [(match, part) for match, part, said in answers if isinstance(said, dict) and said.get("approved") is True]
     chosen = frozenset(int(match[3]) for match, _ in yes) if 0 < len(yes) < len(last) else None
     calls = {(str(part.get("toolName")), canonical_args(part.get("input") or {})): match[0] for match, part in yes}
     button = Button("confirm" if yes else "reject", int(version), plan_id=plan_id, chosen=chosen)
     denied = tuple(match[0] for match, _ in last if match[0] not in calls.values())
     return Decided(button, f"approval:{plan_id}:{version}", calls=calls, denied=denied)
-
-
-def _is_approved(approval: object) -> bool:
-    return isinstance(approval, dict) and approval.get("approved") is True
 
 
 def _result_of(part: Json) -> Json:

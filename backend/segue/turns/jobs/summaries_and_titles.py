@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import orjson
-
 from segue.agent.prompts import TEXTS, as_json
 from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
@@ -97,35 +95,6 @@ class Titles:
         return first_words(title) or None
 
 
-@dataclass(frozen=True, slots=True)
-class Summariser:
-    """Writes summaries of at most `most_tokens`, which `count` counts."""
-
-    model: ChatModel
-    count: CountTokens
-    most_tokens: int
-
-    async def carry_on(self, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
-        """Returns the summary with what these messages add to it; the oldest of it is condensed if it gets too long.
-        Raises AppError if the model cannot be asked.
-        """
-        given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
-        added = await self._asked(TEXTS["summariser"], given, account)
-        lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
-        if self.count(summaries.written(lines)) > self.most_tokens:
-            old, new = summaries.parted(lines)
-            if told := summaries.written(old):
-                shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
-                old = shorter if any(shorter.values()) else old
-            lines = {name: [*old[name], *of] for name, of in new.items()}
-        return summaries.fitting(lines, self.most_tokens, self.count)
-
-    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
-        told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
-        text: str = clean(await self.model.complete(instructions, told, account=account))
-        return summaries.read_lines(text[: self.most_tokens * summaries.CHARS_PER_TOKEN])
-
-
 def condensed(message: Message) -> dict[str, Any]:
     """Returns a message as the summariser sees it: long texts shortened, a result as its reference describes it."""
     match message.content:
@@ -148,11 +117,15 @@ def _without_middle(text: str, max_chars: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """A kind of job. One call to the model gets turns of about `max_tokens`; a job's lease lasts `lease_s` seconds."""
+    """A kind of job, with a lease of `lease_s` seconds. One call to the model gets turns of about `max_tokens`, and a
+    summary has at most `most_tokens`, which `count` counts.
+    """
 
     database: Database
-    summariser: Summariser
+    model: ChatModel
     books: Books
+    count: CountTokens
+    most_tokens: int
     max_tokens: int
     lease_s: float
 
@@ -167,21 +140,19 @@ class Summaries:
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
         # The oldest turns that fit one call; at least one.
-        tokens_until = accumulate(
-            sum(self.summariser.count(orjson.dumps(condensed(message)).decode()) for message in turn) for turn in turns
-        )
+        tokens_until = accumulate(sum(self.count(as_json(condensed(message))) for message in turn) for turn in turns)
         taken = turns[: max(sum(tokens <= self.max_tokens for tokens in tokens_until), 1)]
         summary = job.summary
         if taken:
             messages = [message for turn in taken for message in turn]
             async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-                summary = await self.summariser.carry_on(summary, messages, account=account)
+                summary = await self._carried_on(summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
         async with self.database.autocommit() as connection:
             earlier = await recent_references(connection, job.session_id, up_to=covers)
             # The lines of the newest results, as far as SUMMARY_LISTED of the tokens go.
             lines = [listed_reference(reference, expired=()) for reference in merge_results(earlier, ())]
-            sizes = zip(lines, accumulate(map(self.summariser.count, lines)), strict=True)
+            sizes = zip(lines, accumulate(map(self.count, lines)), strict=True)
             listed = [line for line, size in sizes if size <= int(self.max_tokens * SUMMARY_LISTED)]
             stored = await summaries.store_summary(connection, job, summary, covers=covers, references=listed)
             # Counting reads all messages: once they have doubled, that is two for each one that was ever said.
@@ -195,3 +166,23 @@ class Summaries:
 
     def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
+
+    async def _carried_on(self, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
+        """Returns the summary with what these messages add to it; the oldest of it is condensed if it gets too long.
+        Raises AppError if the model cannot be asked.
+        """
+        given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
+        added = await self._asked(TEXTS["summariser"], given, account)
+        lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
+        if self.count(summaries.written(lines)) > self.most_tokens:
+            old, new = summaries.parted(lines)
+            if told := summaries.written(old):
+                shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
+                old = shorter if any(shorter.values()) else old
+            lines = {name: [*old[name], *of] for name, of in new.items()}
+        return summaries.fitting(lines, self.most_tokens, self.count)
+
+    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
+        told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
+        text: str = clean(await self.model.complete(instructions, told, account=account))
+        return summaries.read_lines(text[: self.most_tokens * summaries.CHARS_PER_TOKEN])
