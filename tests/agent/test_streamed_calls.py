@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from segue.agent.streamed_calls import MAX_SHOWN_BYTES
+from segue.agent.stream_reply import MAX_SHOWN_BYTES
 from segue.config import Settings
 from segue.plans.policy import Ruling
 from tests.support.provider import Provider, calls, says, streams

@@ -1,33 +1,43 @@
 """Asks the model for a reply and emits it as events: word by word if the turn has followers, else as a whole.
 
-A message that was started is always ended, and the text that was emitted is the text stored under its id. An answer
-that is to fit a schema of the client is checked first; what is wrong with it is shown to the model as data.
+A message that was started is always ended, and the text that was emitted is the text stored under its id. Calls that
+nothing can hold back or deny are shown too: a literal prefix of the arguments that are recorded, and a call that comes
+out differently is dropped. An answer that is to fit a schema of the client is checked first.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 import orjson
 from langchain_core.messages import BaseMessage
+from pydantic_core import from_json
 
 from segue.agent import prompts
 from segue.agent.state import StartedMessage, TurnContext
-from segue.agent.streamed_calls import CallIds, StreamedCalls
 from segue.db.rows import UNREADABLE, read_json
-from segue.domain import turn_errors
-from segue.domain.events import ReasoningAdded, ReasoningEnded, ReasoningStarted, TextAdded, TextEnded, TextStarted
+from segue.domain import events, turn_errors
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
 from segue.log import log
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
-from segue.models.reply import Reply, ToolChoiceMode, of_client
+from segue.models.reply import CallPiece, ModelCall, Reply, ToolChoiceMode, of_client
 from segue.models.streamed_answer import Listener
 from segue.plans.plan_parser import find_json
 from segue.tools.input_schema import ANY_OBJECT, faults_by
+from segue.tools.normalize import clean
 
 MAX_REASONING_CHARS = 100_000  # of one reply
+MAX_SHOWN_BYTES: Final = 16_000  # of the arguments of one call, before it is complete
+MAX_READ_CHARS: Final = 32_000  # of what the model has written, with spaces and escapes
+READ_AGAIN: Final = 64  # the arguments so far are read again once they have grown by this part of their length
+_CLEANED: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[bfu]|\x7f")  # control characters, which are not recorded
+_MAY_CHANGE: Final = '"}]+-.eE0123456789'  # at the end: what closes, or a number that may go on
+
+CallIds = Callable[[str], str | None]  # an id for a call of this tool, None if it may not be shown yet
 
 
 async def stream_reply(
@@ -94,6 +104,87 @@ class _UntilStop:
         return text[:passed]
 
 
+@dataclass(slots=True)
+class _Begun:
+    """`written` is what the model wrote so far, `read` how much of it was read last, `shown` what followers have."""
+
+    id: str | None
+    name: str
+    written: str = ""
+    read: int = 0
+    shown: str = ""
+
+    def add(self, args: str) -> str:
+        """Returns what can be shown now."""
+        if self.id is None or len(self.written) > MAX_READ_CHARS:
+            return ""
+        self.written += args
+        if len(self.written) - self.read <= self.read // READ_AGAIN or len(self.written) > MAX_READ_CHARS:
+            return ""
+        self.read = len(self.written)
+        text = _beginning(self.written)
+        if not text.startswith(self.shown):
+            return ""
+        added, self.shown = text[len(self.shown) :], text
+        return added
+
+    def becomes(self, call: ModelCall) -> bool:
+        """Returns whether what was shown is the beginning of the call as it is recorded."""
+        is_same = bool(self.shown) and self.name == call.name
+        return is_same and orjson.dumps(clean(call.args or {})).decode().startswith(self.shown)
+
+
+class StreamedCalls:
+    """`new_ids` makes what gives the calls of an answer their ids; `message_id` gives the message that makes them."""
+
+    def __init__(self, context: TurnContext, new_ids: Callable[[], CallIds], message_id: Callable[[], str]) -> None:
+        self._context = context
+        self._new_ids = new_ids
+        self._id_of = new_ids()
+        self._message_id = message_id
+        self._begun: dict[int, _Begun] = {}
+
+    def add(self, piece: CallPiece) -> None:
+        call = self._begun.get(piece.at)
+        if call is None:
+            call = self._begun[piece.at] = _Begun(self._id_of(piece.name), piece.name)
+        is_first = not call.shown
+        if not (added := call.add(piece.args)) or call.id is None:
+            return
+        if is_first:
+            self._context.emit(events.CallBegun(call.id, call.name, self._message_id()))
+        self._context.emit(events.ArgumentsAdded(call.id, added))
+
+    def completed(self, calls: Iterable[ModelCall]) -> tuple[ModelCall, ...]:
+        """Returns the calls of the reply, those that were shown with their ids. Gives up the others."""
+        completed = list(calls)
+        for at, call in enumerate(completed):
+            begun = self._begun.get(at)
+            if begun is not None and begun.becomes(call):
+                completed[at] = replace(call, id=begun.id)
+                del self._begun[at]
+        self.give_up()
+        return tuple(completed)
+
+    def give_up(self) -> None:
+        for call in self._begun.values():
+            if call.id is not None and call.shown:
+                self._context.emit(events.CallGivenUp(call.id))
+        self._begun.clear()
+        self._id_of = self._new_ids()
+
+
+def _beginning(written: str) -> str:
+    """Returns what is certain of the arguments that begin so: nothing if they are no object, or not to be read yet."""
+    try:
+        known = from_json(written, allow_partial="trailing-strings")
+        text = orjson.dumps(known)[:MAX_SHOWN_BYTES].decode(errors="ignore") if isinstance(known, dict) else ""
+    except (ValueError, TypeError):  # no JSON; an integer beyond 64 bits
+        return ""
+    cleaned = _CLEANED.search(text)
+    return text[: cleaned.start() if cleaned else None].rstrip(_MAY_CHANGE)
+
+
 class _HeardMessage:
     """The message that a follower hears, from its first word or call on, and before it what the model thinks."""
 
@@ -120,13 +211,13 @@ class _HeardMessage:
             return
         if self._reasoning_id is None:
             self._reasoning_id = new_id("msg", self._context.clock())
-            self._context.emit(ReasoningStarted(self._reasoning_id))
+            self._context.emit(events.ReasoningStarted(self._reasoning_id))
         self._reasoning_chars += len(text)
-        self._context.emit(ReasoningAdded(self._reasoning_id, text))
+        self._context.emit(events.ReasoningAdded(self._reasoning_id, text))
 
     def end_reasoning(self) -> None:
         if self._reasoning_id is not None:
-            self._context.emit(ReasoningEnded(self._reasoning_id))
+            self._context.emit(events.ReasoningEnded(self._reasoning_id))
             self._reasoning_id = None
 
     def add(self, text: str) -> None:
@@ -134,9 +225,9 @@ class _HeardMessage:
             return
         message_id = self._begin()
         if not self.said:
-            self._context.emit(TextStarted(message_id))
+            self._context.emit(events.TextStarted(message_id))
         self.said.append(text)
-        self._context.emit(TextAdded(message_id, text))
+        self._context.emit(events.TextAdded(message_id, text))
 
     def _begin(self) -> str:
         """Returns the id of the message, which is made once something is emitted of it."""
@@ -154,7 +245,7 @@ class _HeardMessage:
         """Ends the message: it is none of the history, and its calls are not made."""
         self.calls.give_up()
         if self.message_id is not None and self.said:
-            self._context.emit(TextEnded(self.message_id))
+            self._context.emit(events.TextEnded(self.message_id))
         self.message_id = None
         self.said.clear()
         self._until_stop = _UntilStop(self._context.options.stop)
@@ -163,7 +254,7 @@ class _HeardMessage:
         """Ends the message, which is kept if it is its user who stops the turn."""
         self.calls.give_up()
         if self.message_id is not None and self.said:
-            self._context.emit(TextEnded(self.message_id, cut_off="".join(self.said)))
+            self._context.emit(events.TextEnded(self.message_id, cut_off="".join(self.said)))
 
 
 def emit_message(
@@ -174,10 +265,10 @@ def emit_message(
     if not started.chars:
         if not text:
             return started.message_id
-        context.emit(TextStarted(started.message_id))
+        context.emit(events.TextStarted(started.message_id))
     if rest := text[started.chars :]:
-        context.emit(TextAdded(started.message_id, rest))
-    context.emit(TextEnded(started.message_id))
+        context.emit(events.TextAdded(started.message_id, rest))
+    context.emit(events.TextEnded(started.message_id))
     return started.message_id
 
 

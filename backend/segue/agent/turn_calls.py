@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from segue.agent import prompts
 from segue.agent.render_messages import image_message
 from segue.agent.state import TurnContext, TurnState, WriteWithStart
-from segue.agent.streamed_calls import CallIds
+from segue.agent.stream_reply import CallIds
 from segue.domain.events import ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, page_call_id
