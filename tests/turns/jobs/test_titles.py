@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from tests.support.logs import awaiting
+from tests.support.plans import Frozen
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
@@ -16,6 +17,13 @@ from tests.support.streams import listening
 
 ASKED = "Ciao, puoi dirmi come si coltivano i limoni in un vaso sul balcone in inverno?"
 SETTLED = "SELECT title FROM sessions WHERE id = $1 AND title_due_at IS NULL"
+SPENT = """
+INSERT INTO usage (owner, day, model, calls, input_tokens, cached_tokens, output_tokens, reasoning_tokens, estimated)
+SELECT owner, $1, 'm', 1, 1000000, 0, 0, 0, false FROM sessions
+"""
+IS_LATE_OR_SETTLED = """
+SELECT title_due_at IS NULL OR title_due_at BETWEEN now() + interval '1 hour' AND now() + interval '1 day' FROM sessions
+"""
 
 
 @pytest.fixture
@@ -100,6 +108,27 @@ async def test_a_title_set_by_hand_stays_also_if_it_is_set_while_the_model_think
 
 async def forked(client: Client, session: str, message: str) -> str:
     return str((await client.http.post(f"/sessions/{session}/fork", json={"message_id": message})).json()["id"])
+
+
+async def test_a_title_that_a_cap_leaves_no_room_for_is_made_once_it_lifts(small: Settings, provider: Provider) -> None:
+    clock = Frozen()
+    capped = small.model_copy(update={"limit_tokens_per_day": 1_000_000})
+    provider.title = says("Greetings")
+    async with looking_into(small) as stores:
+
+        async def spends_all(_: dict[str, Any]) -> Response:
+            await stores.database.execute(SPENT, clock().date())
+            return says("Hi.")
+
+        provider.always("hello", spends_all)
+        async with running(capped, clock=clock) as client:
+            session = await client.new_session()
+            await client.chat(session, "hello")
+            await stores.until(IS_LATE_OR_SETTLED)
+        assert provider.titles == []
+        await stores.database.execute("UPDATE sessions SET title_due_at = now() WHERE title_due_at IS NOT NULL")
+        async with running(small):
+            assert await settled(stores, session) == "Greetings"
 
 
 @pytest.mark.sweep

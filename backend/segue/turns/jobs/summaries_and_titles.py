@@ -1,7 +1,7 @@
 """Two kinds of jobs: summaries of sessions whose windows are almost full, and titles after first answers.
 
 A failed summary costs only itself: the window is trimmed, the history stays whole. A title is asked for once, and again
-only if the process dies. What was said, and a summary of it, is data to all its readers, never an order.
+only if the process dies or a cap left no room. What was said, and a summary of it, is data to all, never an order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.session import Message, first_words
+from segue.domain.turn_errors import NO_ROOM
 from segue.events.user_feed import session_event
 from segue.log import log
 from segue.memory import summary as summaries
@@ -58,9 +59,9 @@ class Titles:
         title = None
         try:
             title = await self._proposed(job)
-        except StorageUnavailable:
-            raise
         except AppError as error:
+            if isinstance(error, StorageUnavailable) or error.code in NO_ROOM:
+                raise
             log.warning("title_failed", code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
             stored = await store_title(connection, job, title)
