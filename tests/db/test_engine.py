@@ -7,11 +7,14 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import delete, make_url, select, text
+from sqlalchemy import delete, event, make_url, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.pool import Pool
 from structlog.testing import capture_logs
 
 from segue.db.engine import TRANSACTION_ID, Database, has_committed
@@ -22,6 +25,7 @@ from segue.memory.session_store import create_session
 from segue.turns.queries import CHANGES_NOTHING
 from tests.support.logs import awaiting, until
 from tests.support.patience import PATIENCE_S
+from tests.support.proxy import door_to
 from tests.support.stores import plain
 
 READ_ONLY_TRANSACTION = "25006"
@@ -97,6 +101,43 @@ async def test_a_connection_that_no_longer_writes_is_an_outage_once_and_then_gon
     async with database.read_only() as connection:
         assert await connection.scalar(text("SELECT pg_backend_pid()")) != reader
     await database.close()
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+async def test_a_server_that_ends_a_connection_as_it_is_set_up_is_an_outage(
+    database_url: str, *, is_heard: bool
+) -> None:
+    other = await asyncpg.connect(plain(database_url))
+    hanging_up: list[asyncio.Task[None]] = []
+
+    async def end(driver: asyncpg.Connection) -> None:
+        closed = asyncio.Event()
+        driver.add_termination_listener(lambda _: closed.set())
+        await other.execute("SELECT pg_terminate_backend($1, 5000)", driver.get_server_pid())
+        await other.fetchval("SELECT 1")  # by then the server's last word has come, too
+        hanging_up.append(asyncio.create_task(door.begin("hangs_up")))
+        if is_heard:
+            await closed.wait()
+
+    def once_connected(connection: Any, _: object) -> None:
+        connection.run_async(end)
+
+    async with door_to(database_url) as (door, url):
+        door.swallows_ends = True
+        database = Database(url, writing=1, reading=1)
+        event.listen(Pool, "connect", once_connected)
+        try:
+            with pytest.raises(StorageUnavailable):
+                async with database.autocommit():
+                    pass
+        finally:
+            event.remove(Pool, "connect", once_connected)
+        await asyncio.gather(*hanging_up)
+        door.swallows_ends = False
+        await door.open()
+        assert await database.write(AsyncConnection.scalar, select(1)) == 1
+        await database.close()
+    await other.close()
 
 
 @pytest.mark.parametrize(

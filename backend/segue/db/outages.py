@@ -16,9 +16,9 @@ from socket import gaierror
 from ssl import SSLError
 from typing import Final
 
-from asyncpg import ClientConfigurationError, PostgresError
+from asyncpg import ClientConfigurationError, InterfaceError, InternalClientError, PostgresError
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -28,9 +28,6 @@ from segue.log import log
 READ_ONLY_STATE: Final = "25006"
 DISK_FULL_STATE: Final = "53100"
 PROTOCOL_VIOLATION: Final = "08P01"
-
-# What an outage can raise. `cause_of` says whether it is one.
-OUTAGES: Final = (OSError, RuntimeError, DisconnectionError, PoolTimeoutError, DBAPIError, PostgresError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +54,13 @@ _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {
     FileNotFoundError: REFUSED,  # a server that is starting has no socket yet
     ConnectionError: LOST,
     DisconnectionError: LOST,
+    InterfaceError: LOST,  # this and the next are the driver's, of a connection that ends as it is set up:
+    InternalClientError: LOST,  # the server has said so, and has not hung up yet
     TimeoutError: POSTGRES["no_answer"],
     PoolTimeoutError: POSTGRES["pool_busy"],
 }
+# What an outage can raise. `cause_of` says whether it is one.
+OUTAGES: Final = (OSError, RuntimeError, DBAPIError, PostgresError, *_BY_KIND)
 
 
 class StorageUnavailable(AppError):
@@ -201,15 +202,14 @@ class Outages:
         try:
             async with asyncio.timeout(LOOK_S), self._connect() as connection:
                 found = (await connection.execute(_BLOCKER)).mappings().one_or_none()
-        except (OSError, SQLAlchemyError, PostgresError):
+        except OUTAGES:
             return None
         return Blocker(**found) if found else None
 
     async def close(self) -> None:
         for lookup in self._lookups:
             lookup.cancel()
-        if self._lookups:
-            await asyncio.wait(self._lookups)
+        await asyncio.gather(*self._lookups, return_exceptions=True)
 
     def _log(self, cause: OutageCause, error: BaseException) -> None:
         now = time.monotonic()
