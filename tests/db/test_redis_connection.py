@@ -8,7 +8,7 @@ from pathlib import Path
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from segue.db.redis_connection import RedisServer
+from segue.db.redis_connection import RedisServer, connections
 from segue.db.redis_keys import Batch, Cache, Rates, Streams
 from segue.domain.session import TurnKey
 from segue.turns.queue import TurnQueue
@@ -19,6 +19,7 @@ from tests.support.redis_servers import free_port, plain_server
 
 TURN = TurnKey("ses_1", "turn_1", 1)
 ROUNDS = 4
+STEPS = 30  # of the event loop: more than a command takes
 
 
 @asynccontextmanager
@@ -59,6 +60,31 @@ async def test_all_clients_wait_once_for_a_redis_that_is_frozen_and_ask_again_on
             await server.until_it_answers()
         assert await cache.get_json("kept") == 1
         assert await queue.send("ses_1")
+
+
+async def test_a_task_that_is_cancelled_at_any_step_of_an_operation_ends_and_nobody_gets_its_answer(
+    redis_url: str,
+) -> None:
+    redis = Redis.from_pool(connections(redis_url, 1))
+    await redis.set("its", "own")
+    for steps in range(STEPS):
+        went_on = asyncio.Event()
+
+        async def ask(went_on: asyncio.Event) -> None:
+            await redis.get("its")
+            went_on.set()
+            await asyncio.Event().wait()
+
+        asking, hearing = asyncio.create_task(ask(went_on)), asyncio.create_task(went_on.wait())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        was_answered = went_on.is_set()
+        asking.cancel()
+        await asyncio.wait({asking, hearing}, return_when=asyncio.FIRST_COMPLETED)
+        assert was_answered or not went_on.is_set()
+        hearing.cancel()
+        assert await redis.set("another", "one") is True
+    await redis.aclose()
 
 
 async def test_a_redis_that_is_full_is_left_alone_until_it_takes_writes(redis_url: str) -> None:

@@ -34,14 +34,7 @@ from segue.memory.fact_cues import FACT_WORDS, index_words
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
 from segue.models.refusals import gave_no_answer
 from segue.models.reply import ModelCall, Reply
-from segue.plans.policy import (
-    WEB_SEARCH,
-    SearchDecision,
-    gives_leave,
-    speaks_of_asking,
-    web_query,
-    without_forbidden,
-)
+from segue.plans.policy import WEB_SEARCH, SearchDecision, gives_leave, speaks_of_asking, web_query, without_forbidden
 from segue.plans.store import version_to_come
 from segue.tools.attachment_store import GONE, kept_files
 from segue.tools.availability import ToolGuard

@@ -156,9 +156,9 @@ class RedisServer:
         await self._answers.wait()
 
     async def close(self) -> None:
-        while self._probing is not None and not self._probing.done():
-            self._probing.cancel()  # again, as redis-py can swallow one
-            await asyncio.wait({self._probing}, timeout=PROBE_EVERY_S)
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait({self._probing})
 
     async def _probe(self) -> None:
         """Writes, because a replica and a full Redis still answer what only reads."""
@@ -202,14 +202,26 @@ def _mended(kind: type[AbstractConnection], watched: Watched | None) -> type[Abs
     class Mended(kind):  # type: ignore[valid-type, misc]  # one of redis-py's, by the URL
         async def connect(self) -> None:
             if watched is not None and not self.is_connected:
-                self.host, self.port = await watched.primary()
+                self.host, self.port = await _heeding(watched.primary())
             await super().connect()
 
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 (redis-py's)
             try:
-                await super().send_packed_command(command, check_health)
-            except RuntimeError as error:  # uvloop's, if the server has just closed: redis-py takes it for no loss
-                await self.disconnect(nowait=True)
+                await _heeding(super().send_packed_command(command, check_health))
+            except (RuntimeError, asyncio.CancelledError) as error:
+                await self.disconnect(nowait=True)  # else its answer is read as that to the next command
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                # uvloop's, if the server has just closed: redis-py takes it for no loss
                 raise exceptions.ConnectionError(str(error)) from error
 
     return Mended
+
+
+async def _heeding(work: Awaitable[Answer]) -> Answer:
+    """Raises a cancellation that `work` swallows: redis-py uses asyncio.wait_for, which does so before Python 3.12."""
+    before = (task := asyncio.current_task()) and task.cancelling()
+    done = await work
+    if task and task.cancelling() != before:
+        raise asyncio.CancelledError
+    return done

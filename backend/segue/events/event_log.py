@@ -159,7 +159,6 @@ class EventLog:
         self._something_unsaved = asyncio.Event()
         self._someone_follows = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
         self._shutting_down = False
 
     async def __aenter__(self) -> Self:
@@ -168,14 +167,11 @@ class EventLog:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._closed = True  # redis-py can swallow a cancellation that falls into the end of a pipeline
         for task in self._tasks:
             task.cancel()
-        self._something_unsaved.set()
-        self._someone_follows.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._unsaved or self._for_feeds:
-            await self._save()
+            await self._save(everything=True)
 
     def shut_down(self) -> None:
         """From now on waiting for an answer raises `turn_interrupted`: its turn goes on in another process."""
@@ -322,18 +318,18 @@ class EventLog:
             self._something_unsaved.set()
 
     async def _keep_saving(self) -> None:
-        while not self._closed:
+        while True:
             await self._something_unsaved.wait()
             await asyncio.sleep(SAVE_EVERY_S)
             if not await self._save():
                 await asyncio.sleep(RETRY_S)
 
-    async def _save(self) -> bool:
+    async def _save(self, *, everything: bool = False) -> bool:
         """Writes the entries that are due to Redis in one round trip. False if Redis is lost. Then only the turns that
         still run here are tried again: the others end in their rows.
         """
         self._something_unsaved.clear()
-        buffers = list(self._unsaved) if self._closed else due_to_save(self._unsaved, now=time.monotonic())
+        buffers = list(self._unsaved) if everything else due_to_save(self._unsaved, now=time.monotonic())
         if len(buffers) < len(self._unsaved):
             self._something_unsaved.set()
         for_feeds, self._for_feeds = self._for_feeds, []
@@ -354,7 +350,7 @@ class EventLog:
 
     async def _keep_reading(self) -> None:
         """Reads every log that is followed here and published elsewhere, over one connection."""
-        while not self._closed:
+        while True:
             await self._someone_follows.wait()
             await asyncio.sleep(READ_EVERY_S)
             buffers = self._published_elsewhere()
@@ -375,7 +371,7 @@ class EventLog:
 
     async def _keep_checking_rows(self) -> None:
         """Reads the rows of turns whose logs are silent: their publisher may have died, or Redis may be lost."""
-        while not self._closed:
+        while True:
             await self._someone_follows.wait()
             await asyncio.sleep(CHECK_ROW_S / 10)
             now = time.monotonic()

@@ -109,7 +109,6 @@ class UserFeeds:
         self._someone_follows = asyncio.Event()
         self._lost = False
         self._renew_at = 0.0
-        self._closed = False
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -117,7 +116,6 @@ class UserFeeds:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -143,7 +141,7 @@ class UserFeeds:
                 del self._readers[user]
 
     async def _keep_reading(self) -> None:
-        while not self._closed:
+        while True:
             await self._someone_follows.wait()
             if not self._readers:
                 self._someone_follows.clear()

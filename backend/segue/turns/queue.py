@@ -17,7 +17,6 @@ from segue.db.redis_keys import QUEUE_CONNECTIONS
 KEY = "segue:queue"
 LISTEN_S = 5
 KEPT_S = 3600  # after the last entry; recovery finds a turn within seconds without one
-CANCEL_AGAIN_S = 0.1
 PAUSE_S = 1.0  # of a listener that has failed
 
 
@@ -97,9 +96,9 @@ class TurnQueue:
         taking, self._taking = self._taking, None
         for task in self._here:
             task.cancel()
-        while taking is not None and not taking.done():
-            taking.cancel()  # again, as redis-py can swallow one: it uses asyncio.wait_for (fixed in Python 3.12)
-            await asyncio.wait({taking}, timeout=CANCEL_AGAIN_S)
+        if taking is not None:
+            taking.cancel()
+            await asyncio.wait({taking})
 
     async def close(self) -> None:
         await self.stop_taking()
