@@ -13,9 +13,7 @@ LOOK_EVERY_S = 2.0
 
 
 class Watch:
-    """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `wake`. One call at a time. Logs
-    what a call raises, and goes on.
-    """
+    """While entered, calls `look` every `every_s` or LOOK_EVERY_S, at once after `wake`, one at a time. Logs errors."""
 
     def __init__(self, name: str, look: Callable[[], Awaitable[object]], *, every_s: float | None = None) -> None:
         self._name = name

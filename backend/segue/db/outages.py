@@ -191,9 +191,14 @@ class Outages:
         self._logged_at: dict[OutageCause, float] = {}
         self._lookups: set[asyncio.Task[None]] = set()
 
-    def refuse(self, error: Exception, *, otherwise: OutageCause | None = None) -> None:
-        """Raises StorageUnavailable for an error of OUTAGES that is one; for others too, if they have a cause."""
-        if (cause := cause_of(error) or otherwise) is not None:
+    @contextmanager
+    def told(self, *, otherwise: OutageCause | None = None) -> Iterator[None]:
+        """Raises StorageUnavailable for an error of OUTAGES that is one; for others of them too, if given a cause."""
+        try:
+            yield
+        except OUTAGES as error:
+            if (cause := cause_of(error) or otherwise) is None:
+                raise
             self._log(cause, error)
             raise StorageUnavailable(cause) from error
 

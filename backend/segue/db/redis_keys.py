@@ -244,9 +244,7 @@ class Streams(_Client):
         return bool(await self._attempt("XRANGE", user_feed_key(user), at, at))
 
     async def read_feeds(self, after: Mapping[str, int]) -> dict[str, list[tuple[int, bytes]]] | None:
-        """Returns by user what follows a position of the feed. Waits FEED_BLOCK_MS if there is nothing. Returns None if
-        Redis cannot be reached or a key is no feed.
-        """
+        """Returns by user what follows a position. Waits FEED_BLOCK_MS. None without Redis, or if a key is no feed."""
         users = {user_feed_key(user).encode(): user for user in after}
         ids = map(_id, after.values())
         answer = await self._attempt("XREAD", "COUNT", READ_COUNT, "BLOCK", FEED_BLOCK_MS, "STREAMS", *users, *ids)

@@ -48,9 +48,7 @@ Stop = Literal["cancelled", "handed_back", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended without an answer. `error` is what its turn ends with; None if the turn is to be queued again.
-    `said` is the message in which its user stopped it.
-    """
+    """A run's end without answer: its turn's `error`, None to queue it again; `said` is the message that ended it."""
 
     claim: Claim
     error: AppError | None
