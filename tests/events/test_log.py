@@ -382,6 +382,31 @@ async def test_a_second_attempt_goes_on_in_the_same_log_and_the_first_can_say_no
     assert whole[-1].event["code"] == "turn_interrupted"
 
 
+async def test_who_reads_where_the_first_attempt_spoke_on_after_the_second_began_hears_one_valid_stream(
+    settings: Settings,
+) -> None:
+    async with log_of(settings) as woken, log_of(settings) as alive, log_of(settings) as elsewhere:
+        first = await woken.open(TURN, epoch=1, stream=True)
+        for event in (StepStarted("tool_loop"), TextStarted("msg_1"), TextAdded("msg_1", "The answ")):
+            first.emit(event)
+        reading = asyncio.create_task(followed(woken))
+        await followed(elsewhere, until=4)
+        second = await alive.open(TURN, epoch=2, stream=True)
+        await followed(elsewhere, until=ATTEMPT + 3)
+        for late in (TextAdded("msg_1", "er, far too late."), TextEnded("msg_1"), StepStarted("respond")):
+            first.emit(late)
+        woken.close(TURN, epoch=1)
+        for said in (StepStarted("tool_loop"), StepStarted("respond"), TextStarted("msg_2"), TextEnded("msg_2")):
+            second.emit(said)
+        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        sent, whole = as_sent(await reading), as_sent(await followed(elsewhere))
+    check(sent)
+    assert texts(sent) == {"msg_1": "The answer, far too late.", "msg_2": ""}
+    assert not any(map(is_gap, sent))
+    begins = kinds(whole).index("CUSTOM attempt")
+    assert sent[-len(whole[begins:]) :] == whole[begins:]
+
+
 def of_call(sent: list[Sent], call_id: str) -> tuple[list[str], str]:
     """The types of its events, and its arguments so far."""
     events = [each.event for each in sent if each.event.get("toolCallId") == call_id]

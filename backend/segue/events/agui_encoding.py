@@ -141,6 +141,10 @@ def are_whole(args: str) -> bool:
     return args.endswith("}")
 
 
+def closes(encoded: bytes) -> bool:
+    return orjson.loads(encoded)["type"] in _CLOSES
+
+
 def closing_events(passed: Sequence[bytes]) -> list[bytes]:
     """Returns the events that close the messages, calls and steps that those `passed` leave open, innermost first."""
     opened: dict[tuple[str, str], bytes] = {}

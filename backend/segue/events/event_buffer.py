@@ -67,6 +67,7 @@ class EventBuffer:
         self.followers = 0
         self.token_followers = 0
         self.published_here = False
+        self.let_go = False  # by the attempt that was published here
         self.loaded = False
         self.redis_lost = False
         self.deleted = False
@@ -96,7 +97,13 @@ class EventBuffer:
         last = self.last
         if not last < position <= self.end:
             return
-        if position not in (last + 1, self.end) and position % ATTEMPT != 1:
+        if self.let_go and last // ATTEMPT < position // ATTEMPT:
+            if agui_encoding.closes(event):  # what was open in the log as far as the next attempt's process had read it
+                return
+            closing = agui_encoding.closing_events([each.event for each in self.entries])
+            self.entries += [Entry(at, each) for at, each in enumerate(closing, start=position - len(closing))]
+            self.let_go = False
+        elif position not in (last + 1, self.end) and position % ATTEMPT != 1:
             self.entries.append(Entry(position - 1, agui_encoding.replay_gap()))
         self.entries.append(Entry(position, event))
         self.next_check = time.monotonic() + CHECK_ROW_S

@@ -111,7 +111,7 @@ class EventPublisher:
 
     def close(self) -> None:
         self._flush_text()
-        self._closed = True
+        self._closed = self.buffer.let_go = True
         self.buffer.published_here = False
 
     def _encode(self, event: Event) -> None:
@@ -196,7 +196,7 @@ class EventLog:
         buffer = self._buffer(turn)
         while epoch > 1 and (found := await self._streams.read({turn: buffer.read_to})):
             _append_lines(buffer, found[turn])
-        buffer.published_here = True
+        buffer.published_here, buffer.let_go = True, False
         buffer.saved = len(buffer.entries)
         publisher = EventPublisher(buffer, self._streams, epoch=epoch, stream_tokens=stream, on_append=self._save_soon)
         self._publishers[turn.turn_id] = publisher
