@@ -112,6 +112,7 @@ async def test_a_tool_gets_its_arguments_and_who_it_runs_for() -> None:
         (TimeoutError("its own"), "find failed: TimeoutError: its own"),
         (ExceptionGroup("several", [ValueError("a")]), "find failed: ExceptionGroup: several (1 sub-exception)"),
         (SystemExit(3), "find failed: SystemExit: 3"),
+        (KeyboardInterrupt(), "find failed: KeyboardInterrupt: "),
         (Panic("index out of bounds"), "find failed: Panic: index out of bounds"),
         (BaseExceptionGroup("all", [SystemExit(1)]), "find failed: BaseExceptionGroup: all (1 sub-exception)"),
         (asyncio.CancelledError("its own"), "find was cut off."),

@@ -218,10 +218,10 @@ async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context:
 
 
 async def _contained(tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
-    """A task that raises SystemExit stops the whole event loop; here it is one more way for a tool to fail."""
+    """A task that raises SystemExit or KeyboardInterrupt stops the event loop; here it is one more way to fail."""
     try:
         return await tool.run(args, context)
-    except (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
+    except (Exception, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as fault:
         raise ToolFailed(f"{tool.spec.name} failed: {_described(fault)}") from fault
