@@ -30,6 +30,7 @@ from segue.tools.tool_health import is_blocked
 
 MAX_DESCRIPTION_CHARS = 200
 AGENT: Final = "<agent>"  # which is no name of a tool
+GONE: Final = "There is no such tool now: its server is not connected, or no longer has it."
 
 
 async def offer_plan(
@@ -191,9 +192,11 @@ def made_with(context: TurnContext, plan: Plan) -> dict[str, str]:
 
 def blocked_tools(turn: TurnCalls, plan: Plan) -> dict[str, str]:
     """Returns the tools of the open steps that cannot run now, whatever the plan does, each with the reason."""
-    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool in turn.tools)
-    states = {name: turn.context.guard.state(turn.tools[name].spec) for name in needed if name}
-    return {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
+    guard, tools = turn.context.guard, turn.context.guard.tools()
+    needed = dict.fromkeys(step.tool for step in plan.steps if step.status in NOT_STARTED and step.tool)
+    gone = {name: GONE for name in needed if name not in tools and guard.may_use(name)}
+    states = guard.states(turn.tools[name].spec for name in needed if name in turn.tools)
+    return gone | {name: state.reason or state.status for name, state in states.items() if is_blocked(state)}
 
 
 def expiring(plan: Plan, waits: object) -> Plan:

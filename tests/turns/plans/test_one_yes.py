@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from segue import tool
 from segue.config import Settings
 from tests.support.branches import edit, regenerate
 from tests.support.plans import ASK, deletion, offered, planned, reads
@@ -541,6 +542,30 @@ async def test_an_approved_step_whose_tool_is_in_maintenance_waits_for_it_and_no
     provider.will(says("Gone."))
     await client.chat(session, "yes")
     assert effects == ["delete itm-1"]
+
+
+async def test_an_approved_step_whose_tool_is_gone_says_so_and_runs_once_it_is_back(
+    settings: Settings, provider: Provider
+) -> None:
+    wiped: list[str] = []
+
+    @tool(effect="destructive")
+    async def wipe(target: str) -> str:
+        """Wipes a target."""
+        wiped.append(target)
+        return "wiped"
+
+    async with running(settings, tools=[wipe]) as client:
+        session = await held(client, provider, ("wipe", {"target": "disk"}))
+    async with running(settings) as client:
+        for _ in range(2):
+            answer = await client.chat(session, "yes")
+            assert "`wipe` cannot run at the moment: There is no such tool now" in answer["message"]["content"]
+            assert "so I have to ask again" not in answer["message"]["content"]
+    provider.will(says("Done."))
+    async with running(settings, tools=[wipe]) as client:
+        await client.chat(session, "yes")
+    assert wiped == ["disk"]
 
 
 @pytest.mark.parametrize(
