@@ -342,8 +342,7 @@ async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
         context = run.context
         loaded = await context.transact(results.load_results, context.turn.session_id, to_load, now=context.clock())
         run.values.update({to_load[call_id]: result for call_id, result in loaded.items()})
-    written = {int(step_id): StoredResult("text", text) for step_id, text in run.stored.texts.items()}
-    return {**written, **run.values}
+    return {**{int(step_id): StoredResult("text", text) for step_id, text in run.stored.texts.items()}, **run.values}
 
 
 async def _fail(run: PlanRun, step: Step, error: str) -> None:

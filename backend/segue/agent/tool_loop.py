@@ -216,8 +216,7 @@ async def _make_calls(turn: TurnCalls, reply: Reply, started: StartedMessage | N
             context.emit(TextEnded(started.message_id))
     elif held:
         rest = replace(reply, text="") if has_run and held[0].by_page else reply
-        update = await ask_for_yes(turn, rest, held)
-        return {**update, "started": None if has_run else started}
+        return {**await ask_for_yes(turn, rest, held), "started": None if has_run else started}
     return None
 
 

@@ -139,8 +139,7 @@ class McpServers:
     async def prompts(self, owner: str, groups: Iterable[str]) -> list[McpPrompt]:
         """Returns the prompts of all servers that the user may use; one that cannot list them now has none."""
         having = [each for each in self._shared() if each.offers.has_prompts and may_use(each, owner, groups)]
-        listed = await asyncio.gather(*map(_listed, having))
-        return [prompt for prompts in listed for prompt in prompts]
+        return [prompt for prompts in await asyncio.gather(*map(_listed, having)) for prompt in prompts]
 
     async def fill_prompt(
         self, owner: str, groups: Iterable[str], server: str, name: str, arguments: Mapping[str, str]

@@ -206,8 +206,7 @@ class Questions:
     def _asks_of(self, error: MCPError) -> ToolAsks:
         """Returns the first thing that has to be done before the call can be made."""
         try:
-            wanted = UrlElicitationRequiredError.from_error(error.error).elicitations
-            return ToolAsks(self._request(wanted[0]))
+            return ToolAsks(self._request(UrlElicitationRequiredError.from_error(error.error).elicitations[0]))
         except (ValueError, IndexError, UnfitRequest):
             why = "It wants something done at a link that cannot be shown."
             raise MCPError(mcp_types.INVALID_PARAMS, why) from None

@@ -198,8 +198,7 @@ async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
 
 
 async def _part(row: Any) -> BinaryPart:
-    encoded = await to_thread.run_sync(b64encode, row.shown)
-    return BinaryPart(row.media_type, encoded.decode(), row.media_type)
+    return BinaryPart(row.media_type, (await to_thread.run_sync(b64encode, row.shown)).decode(), row.media_type)
 
 
 def _owned(owner: str, session_id: str, *columns: Any) -> Select[Any]:

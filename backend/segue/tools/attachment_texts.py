@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from segue.tools.builtin.web_fetch import from_html
 from segue.tools.normalize import IMAGES, PDF, kind_of_bytes, make_payload
@@ -37,6 +37,8 @@ PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are no
 MAX_UNFOLDED_BYTES: Final = 200_000_000
 MAX_ENTRIES: Final = 10_000  # of a ZIP file
 MAX_CHARS: Final = 10_000_000
+_SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txbxContent": "\n"}  # of a DOCX
+_NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 ROWS_LOOKED_AT: Final = 5
 _HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
@@ -133,7 +135,8 @@ def _from_pdf(content: bytes) -> ReadFile:
     if (read := len(texts)) < total:
         texts.append(f"[cut by Segue: {read} of {total} pages were read]")
     told = read if read == total else f"the first {read} of {total}"
-    return ReadFile(PDF, "\n\n".join(texts), f"{told} {'page' if total == 1 else 'pages'}")
+    text = "\n\n".join(texts).strip() or "[Segue found no text in this PDF: its pages may be scanned images]"
+    return ReadFile(PDF, text, f"{told} {'page' if total == 1 else 'pages'}")
 
 
 def pages_in(summary: str) -> int:
@@ -143,18 +146,25 @@ def pages_in(summary: str) -> int:
 
 def _from_docx(content: bytes) -> ReadFile:
     import docx  # noqa: PLC0415 (an extra)
-    from docx.table import Table  # noqa: PLC0415
 
     _check_zip(content)
+    text = "".join(_in_docx(docx.Document(io.BytesIO(content)).element.body))
+    return ReadFile(DOCX, _joined(text.rstrip("\n").split("\n")))
 
-    def lines() -> Iterator[str]:
-        for block in docx.Document(io.BytesIO(content)).iter_inner_content():
-            if isinstance(block, Table):
-                yield from ("\t".join(cell.text for cell in row.cells) for row in block.rows)
-            else:
-                yield block.text
 
-    return ReadFile(DOCX, _joined(lines()))
+def _in_docx(node: Any) -> Iterator[str]:
+    """Yields the words also of content controls, text boxes and tracked insertions, which python-docx leaves out."""
+    for child in node.iterchildren("{*}*"):
+        match child.tag.rpartition("}")[2]:
+            case "t":
+                yield child.text or ""
+            case "tr":
+                cells = child.xpath("w:tc | w:sdt/w:sdtContent/w:tc")
+                yield "\t".join("".join(_in_docx(cell)).strip("\n") for cell in cells) + "\n"
+            case name if name not in _NOT_WORDS:
+                yield _SIGNS.get(name, "")
+                yield from _in_docx(child)
+                yield "\n" if name == "p" else ""
 
 
 def _from_xlsx(content: bytes) -> ReadFile:

@@ -91,8 +91,7 @@ class ToolAvailability:
     ) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
         stored, holds = await self.database.read(tool_states.load_with_holds, session_id)
-        specs = self.specs(owner=owner, groups=groups).values()
-        return self.judge(specs, stored, await self.failed_for_all(), holds)
+        return self.judge(self.specs(owner=owner, groups=groups).values(), stored, await self.failed_for_all(), holds)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None

@@ -50,8 +50,7 @@ def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | N
 
 def page_tools(given: str) -> dict[str, Tool]:
     """Returns the tools of `TurnOptions.page_tools`, by name."""
-    read = orjson.loads(given)
-    return {each["name"]: _tool(each["name"], each["description"], each["parameters"]) for each in read}
+    return {each["name"]: _tool(each["name"], each["description"], each["parameters"]) for each in orjson.loads(given)}
 
 
 def answered_tool(name: str) -> Tool:

@@ -244,8 +244,7 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
     statement = select(tool_calls).join(turns, turns.c.id == tool_calls.c.turn_id)
     these = (tool_calls.c.session_id == session_id, tool_calls.c.id.in_(ids), tool_calls.c.status == "unknown")
     found = statement.where(*these, turns.c.branch.is_(None)).order_by(*newest_first(tool_calls))
-    rows = await connection.execute(found)
-    return [call for call in map(call_of, rows) if not isinstance(call, UnreadableCall)]
+    return [call for call in map(call_of, await connection.execute(found)) if not isinstance(call, UnreadableCall)]
 
 
 async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of: Collection[str]) -> list[str]:

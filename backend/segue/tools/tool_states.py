@@ -201,8 +201,7 @@ async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> 
     old = sa.select(tool_state_changes.c.id).where(tool_state_changes.c.at < before).limit(BATCH)
     oldest = old.with_for_update(skip_locked=True).cte("oldest")
     ids = sa.select(oldest.c.id)
-    gone = await connection.execute(sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(ids)))
-    return gone.rowcount
+    return (await connection.execute(sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(ids)))).rowcount
 
 
 async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:

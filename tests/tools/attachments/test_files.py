@@ -77,6 +77,25 @@ def test_office_files_become_lines_of_text() -> None:
     assert (read.text, read.summary[:8]) == ('# Costs\n"Rossi, R.",12', "1 sheet;")
 
 
+def test_the_words_of_a_document_are_read_wherever_word_keeps_them() -> None:
+    field = f"<w:sdt><w:sdtPr/><w:sdtContent>{paragraph('Rossi SpA')}</w:sdtContent></w:sdt>"
+    run = "<w:r><w:t xml:space='preserve'>{}</w:t></w:r>"
+    kept = f"<w:sdt><w:sdtContent>{run.format('1200')}</w:sdtContent></w:sdt><w:ins>{run.format(' EUR')}</w:ins>"
+    gone = "<w:del><w:r><w:delText>DM</w:delText></w:r></w:del><w:moveFrom>" + run.format("moved") + "</w:moveFrom>"
+    tab = "<w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:tab/></w:r>"
+    box = f"<w:r><w:pict><w:txbxContent>{paragraph('in a box')}</w:txbxContent></w:pict></w:r>"
+    cell = f"<w:sdt><w:sdtContent><w:tc>{paragraph('b')}</w:tc></w:sdtContent></w:sdt>"
+    table = f"<w:tbl><w:tr><w:tc>{paragraph('a')}</w:tc>{cell}</w:tr></w:tbl>"
+    body = field + f"<w:p>{tab}{run.format('Price: ')}{kept}{gone}</w:p>" + table + f"<w:p>{box}</w:p>"
+    assert read_file(DOCX, docx(body), 1000).text == "Rossi SpA\n\tPrice: 1200 EUR\na\tb\n\nin a box"
+
+
+def test_a_pdf_without_text_says_so_in_place_of_the_text() -> None:
+    read = read_file(PDF, pdf("", " "), 1000)
+    assert read.text == "[Segue found no text in this PDF: its pages may be scanned images]"
+    assert read.summary.startswith("2 pages; [Segue found no text")
+
+
 def test_a_text_that_is_too_long_says_where_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     read = read_file(TEXT, b"x" * 5000, 1000)
     assert read.text.endswith("[cut by Segue: 1000 of 5000 bytes kept]")
