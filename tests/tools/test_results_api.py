@@ -290,6 +290,22 @@ async def test_the_model_loads_a_result_of_an_earlier_turn_by_path_and_page(clie
     assert await listed(client, session) == [call]
 
 
+async def test_words_to_find_in_one_result_are_refused_and_not_answered_with_its_beginning(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    [call] = await ran(client, provider, session, ("table", {"rows": 1000}))
+    wanted = {"tool_call_id": call["tool_call_id"], "query": "Row 999"}
+    path = "rows[?contains(title, 'Row 999')]"
+    provider.will(
+        calls(("get_tool_result", wanted)), calls(("get_tool_result", {**wanted, "path": path})), says("There it is.")
+    )
+    await client.chat(session, "Is there a row 999?")
+    refused, found = (last_result(request) for request in provider.requests[-2:])
+    assert "give a path, such as" in refused["error"]
+    assert found["result"] == [{"id": "row-000999", "title": "Row 999"}]
+
+
 async def test_the_model_pages_through_a_result_to_its_end_without_loss(client: Client, provider: Provider) -> None:
     results: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         ("big", {"n_bytes": 30_000}, {}),

@@ -18,6 +18,7 @@ MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result
 LISTED = 20
 MAX_ARGS_CHARS = 200
+SEARCHES = "`query` finds results, not what is in one: give a path, such as items[?contains(name, 'Rossi')]."
 
 
 def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
@@ -28,6 +29,8 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         if "tool_call_id" not in args:
             return await _search(database, args, context, max_bytes=max_bytes)
+        if args.get("query") and not args.keys() & {"path", "part"}:
+            raise ToolRetry(SEARCHES)
         call, stored = await _load(database, args["tool_call_id"], context)
         most = SHOWN_BYTES if call.tool_name == READ_ATTACHMENT else shown_bytes
         is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= most
