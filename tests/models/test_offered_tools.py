@@ -12,7 +12,8 @@ from segue.config import Settings
 from segue.domain.ids import offered_name
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.tool_schemas import CALL_TOOL, Bounds, ToolBindings, as_shown_calls
+from segue.models.reply import ModelCall
+from segue.models.tool_schemas import CALL_TOOL, Bounds, ToolBindings, as_shown_calls, meant_call
 from tests.support.provider import Provider, calls, says
 from tests.support.results import TOOLBOX, use_toolbox
 from tests.support.service import running
@@ -50,6 +51,22 @@ def test_calls_of_the_engines_own_are_shown_as_they_are_beside_those_that_call_t
     assert isinstance(shown, AIMessage)
     assert [call["name"] for call in shown.tool_calls] == [*names[:3], "call_tool"]
     assert shown.tool_calls[-1]["args"] == {"name": "found_later", "arguments": {}}
+
+
+@pytest.mark.parametrize(
+    ("made", "args"),
+    [
+        ({"args": {"id": "p3"}}, {"id": "p3"}),
+        ({"parameters": {"id": "p3"}}, {"id": "p3"}),
+        ({"args": ["-l"]}, {"args": ["-l"]}),
+        ({"args": {"id": "p3"}, "deep": True}, {"args": {"id": "p3"}, "deep": True}),
+        ({"arguments": {"args": {"id": "p3"}}}, {"args": {"id": "p3"}}),
+    ],
+)
+def test_arguments_under_another_name_are_not_lost_in_a_tool_that_takes_any(
+    made: dict[str, Any], args: dict[str, Any]
+) -> None:
+    assert meant_call(ModelCall("call_tool", {"name": "look", **made})) == ModelCall("look", args)
 
 
 def test_descriptions_are_bounded() -> None:

@@ -306,12 +306,13 @@ def as_shown_calls(messages: Iterable[BaseMessage], names: Collection[str]) -> l
 
 
 def meant_call(call: ModelCall) -> ModelCall:
-    """Returns the call that one of CALL_TOOL is for, or itself. Some models write arguments as a text or beside."""
+    """Returns the call that one of CALL_TOOL is for, or itself. Some write arguments as a text, beside, or misnamed."""
     name = (call.args or {}).get("name")
     if call.name != CALL_TOOL.name or call.args is None or not isinstance(name, str):
         return call
     beside = {key: value for key, value in call.args.items() if key not in ("name", "arguments")}
-    given = call.args.get("arguments", beside)
+    inside = beside.get("args", beside.get("parameters")) if len(beside) == 1 else None
+    given = call.args.get("arguments", inside if isinstance(inside, dict) else beside)
     args = read_arguments(given) if isinstance(given, str) else given
     return replace(call, name=sendable_name(name), args=args if isinstance(args, dict) else None)
 
