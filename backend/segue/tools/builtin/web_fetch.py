@@ -141,10 +141,8 @@ async def _last_hop(client: httpx2.AsyncClient, url: httpx2.URL) -> AsyncIterato
 
 
 async def _body(response: httpx2.Response) -> _Body:
-    if httpx2.codes.is_client_error(response.status_code):
+    if not httpx2.codes.is_success(response.status_code):  # a server in trouble is that page's, and not the tool's
         raise ToolRetry(f"The page cannot be read: its server answers {response.status_code}. Try another address.")
-    if not httpx2.codes.is_success(response.status_code):
-        raise ToolFailed(f"The page cannot be read: its server answers {response.status_code}.")
     content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not _TEXT_TYPE.fullmatch(content_type):
         kind = content_type[:100] or "an unnamed type"
