@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from segue.api.metrics import shared_metrics
 from tests.support.commands import ROOT
 from tests.support.logs import until
 from tests.support.metrics import scraped
@@ -73,6 +75,26 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["alert"] in procedures
+
+
+def rule_of(alert: str) -> str:
+    [asked] = (rule["expr"].strip() for rule in rules() if rule["alert"] == alert)
+    return str(asked)
+
+
+def test_that_no_api_is_scraped_is_told_by_what_no_worker_serves_and_every_api_does_without_its_stores() -> None:
+    always = {family.name for family in shared_metrics(backlog=None, jobs=None, tools_failed=None, outbox=None)}
+    assert rule_of("SegueNotScraped") in {f"absent({name})" for name in always}
+
+
+@pytest.mark.parametrize(("running", "places", "fires"), [(0, 0, False), (63, 64, False), (64, 64, True)])
+def test_no_place_is_free_only_where_there_are_places(running: int, places: int, *, fires: bool) -> None:
+    told = {"sum(segue_turns_running)": running, "sum(segue_turn_places)": places, "0": 0}
+    value, *rest = re.split(r" (>=|>) ", rule_of("SegueNoPlaceFree"))
+    # Comparisons from the left to the right, each of which keeps what is on its left.
+    compared = zip(rest[::2], rest[1::2], strict=True)
+    holds = {">=": operator.ge, ">": operator.gt}
+    assert all(holds[sign](told[value], told[other]) for sign, other in compared) is fires
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import socket
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import httpx2
 import pytest
@@ -18,6 +18,7 @@ from segue.api.deps import Services
 from segue.api.metrics import Metrics, metrics_served
 from segue.config import Settings
 from segue.domain.errors import AppError
+from segue.domain.telemetry import TurnRecovered
 from segue.main import run_worker
 from tests.support.health import MOODY, connect, fails_for_all, put, reset, uses
 from tests.support.identity import new_key, speaking
@@ -69,6 +70,11 @@ async def test_a_conversation_shows_in_the_metrics(client: Client, provider: Pro
     assert after("segue_http_request_duration_seconds_sum", **chat) > 0
     assert "no_such_tool" not in after.text
     assert session not in after.text
+
+
+async def test_what_an_alert_looks_for_the_first_of_is_there_before_it_happens(client: Client) -> None:
+    begun = (await scraped(client)).labelled("segue_turn_recoveries_total", "action")
+    assert begun == dict.fromkeys(get_args(get_type_hints(TurnRecovered)["action"]), 0)
 
 
 async def test_a_turn_queued_by_a_clock_that_was_ahead_has_waited_for_no_time(

@@ -23,6 +23,10 @@ class Scrape:
         """The value of a sample; 0 where it has not been counted yet."""
         return self._samples.get((name, frozenset((key, str(value)) for key, value in labels.items())), 0)
 
+    def labelled(self, name: str, label: str) -> dict[str, float]:
+        """The samples of a name by the value of their label."""
+        return {dict(labels)[label]: value for (known, labels), value in self._samples.items() if known == name}
+
     def has(self, name: str) -> bool:
         return any(name == known for known, _ in self._samples)
 

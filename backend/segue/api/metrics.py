@@ -128,8 +128,11 @@ class Metrics:
         declared = load_toml("metrics.toml", package="segue.api")
         self._counters = {
             name: prometheus_client.Counter(name, help_text, labels.split(), registry=registry)
-            for name, (help_text, labels) in declared["counters"].items()
+            for name, (help_text, labels, *_) in declared["counters"].items()
         }
+        for name, (_, _, *values) in declared["counters"].items():
+            for value in values:
+                self._counters[name].labels(value)  # a rate does not see the step of a series that begins above 0
         self._histograms = {
             name: prometheus_client.Histogram(name, help_text, labels.split(), buckets=buckets, registry=registry)
             for name, (help_text, labels, buckets) in declared["histograms"].items()
