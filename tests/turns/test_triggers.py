@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from segue.agent.prompts import TEXTS
 from segue.config import Settings
@@ -182,6 +183,21 @@ async def test_a_rolled_secret_holds_for_a_day_beside_the_new_one_and_neither_st
     [listed] = (await client.get("/triggers"))["items"]
     assert "secret" not in listed
     await stores.until("SELECT count(*) = 3 FROM turns WHERE status = 'completed'")
+
+
+async def test_an_event_whose_secret_no_key_opens_any_more_is_refused_and_the_log_says_why(
+    settings: Settings, provider: Provider, clock: Frozen
+) -> None:
+    provider.always(TICKET, says("Done."))
+    async with running(settings, clock=clock) as client:
+        trigger = await made(client, new_session=True)
+    replaced = settings.model_copy(update={"mcp_token_key": SecretStr(base64.b64encode(bytes(32)).decode())})
+    async with running(replaced, clock=clock) as client:
+        with capture_logs() as logs:
+            assert (await send(client, trigger, b"{}", clock=clock)).status_code == 401
+        assert ("trigger_not_opened", trigger["id"]) in {(entry["event"], entry.get("trigger_id")) for entry in logs}
+        rolled = (await client.http.post(f"/triggers/{trigger['id']}/roll")).json()
+        assert (await send(client, rolled, b"{}", clock=clock)).status_code == 202
 
 
 async def test_events_beyond_the_rate_wait_and_none_can_be_made_beyond_the_number_or_without_a_key(

@@ -106,9 +106,8 @@ class Triggers:
     async def listed(self, owner: str, *, before: Position | str | None, limit: int) -> list[tuple[Trigger, Position]]:
         """Newest first, each with its position."""
         mine = select(triggers).where(triggers.c.owner == owner, came_before(triggers, before))
-        statement = mine.order_by(*newest_first(triggers)).limit(limit)
         async with self.database.read_only() as connection:
-            rows = (await connection.execute(statement)).all()
+            rows = (await connection.execute(mine.order_by(*newest_first(triggers)).limit(limit))).all()
         return [(Trigger(**self._shown(row)), (row.seq, row.id)) for row in rows]
 
     async def change(self, owner: str, trigger_id: str, changes: Mapping[str, Any]) -> Trigger:
@@ -184,6 +183,7 @@ class Triggers:
         opened = self.seal.open_text(row.sealed) if self.seal is not None else None
         known = orjson.loads(opened) if opened is not None else {}
         if known.get("trigger") != row.id:
+            log.warning("trigger_not_opened", trigger_id=row.id, advice="Put its MCP_TOKEN_KEY back, or roll it.")
             return []
         is_before = known["until"] is not None and self.clock() < datetime.fromisoformat(known["until"])
         return [known["secret"], *([known["before"]] if is_before and known["before"] else [])]
