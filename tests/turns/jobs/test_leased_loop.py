@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
@@ -98,13 +99,15 @@ async def test_a_job_for_which_its_owners_limit_has_no_room_is_due_again_when_th
 @pytest.mark.parametrize(
     ("error", "event"), [(storage_lost(), "job_failed"), (ZeroDivisionError(), "job_raised")], ids=str
 )
-async def test_a_job_that_raises_is_logged_and_leaves_its_slot_to_the_next(error: Exception, event: str) -> None:
+async def test_a_job_that_raises_is_logged_with_its_ids_and_leaves_its_slot_to_the_next(
+    error: Exception, event: str
+) -> None:
     errands = Errands(["a", "b", "c", "d"], {"a": error, "b": error})
     errands.go.set()
-    with capture_logs() as logs:
+    with capture_logs(processors=[merge_contextvars]) as logs:
         async with JobLoop(errands, interval_s=NEVER_S):
             await errands.wait_for_start(4)
-    assert [entry["event"] for entry in logs] == [event, event]
+    assert [(entry["event"], entry["errand"]) for entry in logs] == [(event, "a"), (event, "b")]
     assert errands.given_back == {}
 
 

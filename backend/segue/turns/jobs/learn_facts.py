@@ -182,7 +182,7 @@ class FactExtraction:
         await self.database.write(postpone_row, turns, "facts_due_at", job.turn_id, facts_due_at=due_in(wait_s))
 
     def ids(self, job: DueExtraction) -> dict[str, str]:
-        return {"turn_id": job.turn_id}
+        return {"session_id": job.session_id, "turn_id": job.turn_id}
 
 
 async def cancel_extraction(connection: AsyncConnection, owner: str, session_id: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+from structlog.contextvars import bound_contextvars
+
 from segue.domain.errors import AppError
 from segue.domain.turn_errors import NO_ROOM
 from segue.log import log
@@ -30,7 +32,7 @@ class JobKind(Protocol[Job]):
         """Ends the lease of a job that was cancelled or has no room: it is due again in `wait_s` seconds."""
 
     def ids(self, job: Job) -> dict[str, str]:
-        """The fields that identify the job in log lines."""
+        """The fields that identify the job in all log lines."""
 
 
 class JobLoop(Watch, Generic[Job]):
@@ -52,9 +54,10 @@ class JobLoop(Watch, Generic[Job]):
 
     async def _start_all_due(self) -> None:
         while (job := await self._claim()) is not None:
-            task = asyncio.create_task(self._run(job), name=" ".join(self._kind.ids(job).values()))
+            with bound_contextvars(**self._kind.ids(job)):
+                task = asyncio.create_task(self._run(job), name=" ".join(self._kind.ids(job).values()))
+                task.add_done_callback(self._ended)
             self._jobs.add(task)
-            task.add_done_callback(self._ended)
 
     async def _claim(self) -> Job | None:
         """Waits for a slot first: a job that cannot start now is better claimed by another process."""
@@ -73,7 +76,7 @@ class JobLoop(Watch, Generic[Job]):
             if await kind.run(job):
                 self.wake()
         except AppError as error:
-            log.warning("job_failed", job=kind.name, code=error.code, **kind.ids(job))
+            log.warning("job_failed", job=kind.name, code=error.code)
             if error.code in NO_ROOM:
                 await kind.give_back(job, float(error.extra["retry_after_s"]))
         except asyncio.CancelledError:
