@@ -233,8 +233,7 @@ def _of_all_processes(own: prometheus_client.CollectorRegistry, folder: Path, nu
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         for family in own.collect() if path.name == str(number) else _asked(path):
             merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-            of = {"process": path.name}
-            merged.samples += [each._replace(labels={**each.labels, **of}) for each in family.samples]
+            merged.samples += [each._replace(labels={**each.labels, "process": path.name}) for each in family.samples]
     return families.values()
 
 

@@ -284,9 +284,8 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
         made = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
-        await record_act(
-            connection, CLI, "rotate_key", details={"key_id": key_id, "user": old.owner, "by": made.key.id}
-        )
+        details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
+        await record_act(connection, CLI, "rotate_key", details=details)
     typer.echo(f"{key_id} works for {hours} hours more.")
     _print_key(made)
 

@@ -121,7 +121,8 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
             try:
                 file.truncate(0)
                 os.fchmod(file.fileno(), 0o600)
-                _refuse_existing(path)
+                if path.exists():
+                    raise FileExistsError(EEXIST, os.strerror(EEXIST))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -133,8 +134,3 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         has_room = error.errno not in (EDQUOT, EFBIG, ENOSPC)
         advice = "Give the name of a new file." if has_room else "Make room there, or name a file on another disk."
         raise refusal(f"{path} cannot be written: {why}. {advice}") from None
-
-
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
-        raise FileExistsError(EEXIST, os.strerror(EEXIST))

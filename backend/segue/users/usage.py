@@ -277,12 +277,11 @@ class Books:
 
     def _refusal(self, wanted: Reservation, standing: Standing, cap: Limits, *, among: str | None) -> AppError:
         """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
-        now = self.clock().astimezone(UTC)
         spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
         too_costly = bool(cap.cost_per_day) and spent_cost + standing.held_cost > cap.cost_per_day
         spent = spent_cost > cap.cost_per_day if too_costly else spent_tokens > cap.tokens_per_day
         tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
-        wait_s = max(ceil((tomorrow - now).total_seconds()), 1) if spent else ASK_AGAIN_S
+        wait_s = max(ceil((tomorrow - self.clock()).total_seconds()), 1) if spent else ASK_AGAIN_S
         limit = "cost_per_day" if too_costly else "tokens_per_day"
         if among is not None:
             return turn_errors.service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
@@ -320,7 +319,7 @@ class Account:
     def add(self, charge: Charge) -> None:
         """Charges the day on which the call was reserved."""
         self.total = total((self.total, charge))
-        self._add_unbooked((self._day, charge.model), charge)
+        self._add_unbooked({(self._day, charge.model): charge})
 
     async def settle(self) -> None:
         """With a cap: books what was added, and gives back what was reserved."""
@@ -343,7 +342,7 @@ class Account:
             if transaction is not None:
                 self._unconfirmed = transaction, charges
             else:
-                self._put_back(charges)
+                self._add_unbooked(charges)
             raise
 
     async def _settle_unconfirmed(self) -> None:
@@ -352,7 +351,7 @@ class Account:
         if unconfirmed is not None:
             try:
                 if not await self.books.database.read(has_committed, unconfirmed[0]):
-                    self._put_back(unconfirmed[1])
+                    self._add_unbooked(unconfirmed[1])
             except BaseException:
                 self._unconfirmed = unconfirmed
                 raise
@@ -368,10 +367,7 @@ class Account:
             lost = sum(each.tokens for each in self.unbooked.values())
             log.warning("usage_not_booked", code=error.code, tokens=lost)
 
-    def _put_back(self, charges: ChargesByDay) -> None:
+    def _add_unbooked(self, charges: ChargesByDay) -> None:
         for key, charge in charges.items():
-            self._add_unbooked(key, charge)
-
-    def _add_unbooked(self, key: tuple[date, str], charge: Charge) -> None:
-        known = self.unbooked.get(key)
-        self.unbooked[key] = charge if known is None else total((known, charge), charge.model)
+            known = self.unbooked.get(key)
+            self.unbooked[key] = charge if known is None else total((known, charge), charge.model)
