@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -46,7 +47,29 @@ def renewed():
     os.write(1, f'"read {settings}"\\n'.encode())
     return partial(run, settings)
 
-raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=60).run())
+raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=lambda: 60).run())
+"""
+
+
+STOPPING = """
+import os, select, signal
+from segue.around import serve
+from segue.around.terminal import settings_with
+
+def run_with(settings):
+    def run(place):
+        is_renewed = settings.shutdown_grace_s == 60
+        if is_renewed:
+            signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'"is to end"\\n'))
+        place.ready()
+        ended, _, _ = select.select([place.supervisor_gone, *([0] if is_renewed else [])], [], [])
+        os.write(1, b'"has ended"\\n')
+        return len(os.read(ended[0], 1)) - 1
+    return run
+
+serve.KILL_AFTER_S = 0
+os.environ["SHUTDOWN_GRACE_S"] = "60"
+serve._run(2, run_with, settings_with(shutdown_grace_s=1e-9))
 """
 
 
@@ -235,6 +258,26 @@ async def test_a_second_hangup_while_the_first_renewal_fails_renews_to_what_it_h
         os.close(writes)
 
 
+@pytest.mark.sweep
+async def test_processes_have_the_grace_that_a_hangup_has_read() -> None:
+    reads, writes = os.pipe()  # a process ends once it has read from it
+    supervisor = Process({"LOG_FORMAT": "json"}, ready="process_ready", start=partial(scripted, STOPPING, reads))
+    try:
+        await asyncio.to_thread(supervisor.start)
+        await asyncio.to_thread(supervisor.wait_for, "process_ready", times=2)
+        os.kill(supervisor.pid, signal.SIGHUP)
+        await asyncio.to_thread(supervisor.wait_for, "process_left", times=2)
+        os.kill(supervisor.pid, signal.SIGTERM)
+        await asyncio.to_thread(supervisor.wait_for, "is to end", times=2)
+        os.write(writes, b"ee")
+        assert await asyncio.to_thread(supervisor.ended) == 0
+        assert sum("has ended" in line for line in supervisor.log) == 2
+    finally:
+        supervisor.kill()
+        os.close(reads)
+        os.close(writes)
+
+
 async def test_without_their_supervisor_the_processes_end_and_leave_the_port(settings: Settings) -> None:
     async with two_serving(settings) as (served, client):
         served.kill()  # returns once no process holds its output
@@ -276,15 +319,19 @@ def test_a_number_of_processes_that_cannot_be_is_refused(count: str) -> None:
 
 
 @pytest.mark.sweep
-async def test_workers_share_a_port_for_their_metrics(settings: Settings) -> None:
-    environment = {**environment_of(settings), "WORKER_METRICS_PORT": "0"}
+async def test_workers_share_a_port_for_their_metrics_and_keep_it_when_a_hangup_renews_them(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = {**environment_of(settings), "WORKER_METRICS_PORT": port}
     workers = Process(environment, command=("worker", "--processes", "2"), ready="process_ready")
     try:
         await asyncio.to_thread(workers.start)
         await asyncio.to_thread(workers.wait_for, "process_ready", times=2)
         await asyncio.to_thread(workers.wait_for, "metrics_served")
-        [served] = said(workers, "metrics_served")
-        metrics = (await asyncio.to_thread(httpx2.get, served["url"])).text
+        os.kill(workers.pid, signal.SIGHUP)
+        await asyncio.to_thread(workers.wait_for, "process_left", times=2)
+        [url] = {entry["url"] for entry in said(workers, "metrics_served")}
+        metrics = (await asyncio.to_thread(httpx2.get, url)).text
         assert set(re.findall(r'segue_turn_places{process="(\d+)"}', metrics)) == {"0", "1"}
     finally:
         assert workers.stop() == 0

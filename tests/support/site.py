@@ -62,7 +62,7 @@ class Site:
     async def apart(self) -> AsyncIterator[tuple[Process, Process, Client]]:
         """`segue serve --no-worker`, `segue worker`, and a client of the former."""
         accepts = Process(self.environment, command=ACCEPTS)
-        works = Process(self.environment, command=WORKS, ready="Waiting for turns.")
+        works = Process(self.environment, command=WORKS, ready="waiting_for_turns")
         with self._living(accepts), self._living(works):
             url, _ = await asyncio.gather(*(asyncio.to_thread(each.start) for each in (accepts, works)))
             for each in (accepts, works):

@@ -327,7 +327,7 @@ async def test_a_worker_of_its_own_runs_what_a_service_without_one_accepts(
     scripted: dict[str, str], provider: Provider
 ) -> None:
     provider.will(says("from the worker"))
-    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="Waiting for turns.")
+    worker = Process(scripted, command=("worker", "--concurrency", "2"), ready="waiting_for_turns")
     accepting = Process(scripted, command=("serve", "--port", "0", "--no-worker"))
     try:
         url, _ = await asyncio.gather(asyncio.to_thread(accepting.start), asyncio.to_thread(worker.start))

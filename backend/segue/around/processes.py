@@ -56,9 +56,9 @@ class _Process:
 
 
 class ProcessSupervisor:
-    """From a SIGHUP on runs what `renewed` returns, if not None. Kills what is left `stop_s` after a SIGTERM."""
+    """From a SIGHUP on runs what `renewed` returns, if not None. Kills what is left `stop_s()` after a SIGTERM."""
 
-    def __init__(self, count: int, run: Run, renewed: Callable[[], Run | None], *, stop_s: float) -> None:
+    def __init__(self, count: int, run: Run, renewed: Callable[[], Run | None], *, stop_s: Callable[[], float]) -> None:
         self._run, self._renewed, self._stop_s = run, renewed, stop_s
         self._proven_run = run  # what the last one runs that got ready
         self._processes: list[_Process] = []
@@ -164,7 +164,7 @@ class ProcessSupervisor:
             self._to_renew = list(self._processes)
 
     def _stop(self, code: int) -> None:
-        self._code, self._is_stopping, self._kill_at = code, True, time.monotonic() + self._stop_s
+        self._code, self._is_stopping, self._kill_at = code, True, time.monotonic() + self._stop_s()
         self._due.clear()
         self._to_renew.clear()
         self._send(signal.SIGTERM)

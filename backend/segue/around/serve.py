@@ -18,6 +18,7 @@ import typer
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from segue.agents_config import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
@@ -38,7 +39,6 @@ STARTUP_FAILURE = 3
 KILL_AFTER_S = 10.0  # beyond the grace in which a process ends by itself
 FAREWELL_S = 0.5  # in which a client that is busy asks again
 MAX_PROCESSES = 256
-GARBAGE_THRESHOLDS = 5_000, 5, 5  # objects made, then collections of the next younger generation
 
 Processes = Annotated[str, typer.Option(help="How many processes share the work: a number, or auto for one a core.")]
 
@@ -128,16 +128,19 @@ def worker(
 ) -> None:
     """Runs turns that other processes accept, on the same stores."""
     count, settings = _count(processes), _settings_with(worker_concurrency=concurrency)
+    if settings.worker_metrics_port and count > 1:  # other workers that share it would tell of themselves there
+        _bound(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
     _run(count, lambda settings: partial(_work, settings), settings, worker_concurrency=concurrency)
 
 
 def _work(settings: Settings, place: ProcessPlace | None) -> int:
+    ThreadingWSGIServer.allow_reuse_port = place is not None  # one that a SIGHUP begins listens beside the old one
     if place is not None and place.number > 0:  # the first one has the port, and the figures of all
         settings = settings.model_copy(update={"worker_metrics_port": None})
 
     async def started(services: Services) -> None:
         await _started(services, place)
-        typer.echo("Waiting for turns.", err=True)
+        log.info("waiting_for_turns")
 
     async def run() -> None:
         stopped = asyncio.Event()
@@ -168,15 +171,17 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
 
     def renewed() -> Run | None:
         """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
+        nonlocal settings
         with suppress(typer.Exit):  # it has said why
-            return run_with(_settings_with(**flags))
+            run, settings = run_with(read := _settings_with(**flags)), read
+            return run
         return None
 
-    if count == 1:
-        code = run_with(settings)(None)
-    else:
-        stop_s = settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
-        code = ProcessSupervisor(count, run_with(settings), renewed, stop_s=stop_s).run()
+    def stop_s() -> float:
+        return settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
+
+    first = run_with(settings)
+    code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
     if code:
         raise typer.Exit(code=code)
 
@@ -184,20 +189,19 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
 async def _started(services: Services, place: ProcessPlace | None) -> None:
     reload_on_hangup(services.agents)
     if place is not None:
-        loop = asyncio.get_running_loop()
-        loop.add_reader(place.supervisor_gone, _leave, loop, place)
+        asyncio.get_running_loop().add_reader(place.supervisor_gone, _leave, place)
         with suppress(FileNotFoundError):  # the supervisor was killed, and another process has left before
             await services.metrics.share(place.folder, place.number)
         place.ready()
     # Now that the lifespan has imported it all: a full collection took 0.2 s, a fifth of the processor time of a turn.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(5_000, 5, 5)  # objects made, then collections of the next younger generation
 
 
-def _leave(loop: asyncio.AbstractEventLoop, place: ProcessPlace) -> None:
+def _leave(place: ProcessPlace) -> None:
     """Ends the process in good order, since its supervisor was killed."""
-    loop.remove_reader(place.supervisor_gone)
+    asyncio.get_running_loop().remove_reader(place.supervisor_gone)
     shutil.rmtree(place.folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -227,7 +231,7 @@ def _address_of(fd: int) -> tuple[str, int]:
     raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, given_by: str = "--port or PORT") -> socket.socket:
     """Raises typer.Exit before the stores start if the address cannot be used."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
@@ -237,9 +241,9 @@ def _bound(host: str, port: int) -> socket.socket:
         bound.close()
         match error:
             case OSError(errno=errno.EADDRINUSE):
-                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with --port or PORT."
+                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with {given_by}."
             case OSError(errno=errno.EACCES):
-                text = f"Port {port} on {host} is not for this account. Give one above 1023 with --port or PORT."
+                text = f"Port {port} on {host} is not for this account. Give one above 1023 with {given_by}."
             case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
                 text = f"This machine has no address {host}. Give one that it has with --host or HOST."
             case _:
