@@ -391,6 +391,7 @@ def test_begin_is_not_never_in_arabic() -> None:
 
 
 DELETION = question_of("mcp_delete_email", "Elimina la mail di Rossi", {"email_id": "m1"})
+ITALIAN_DELETION = question_of("mcp_delete_email", "Cancella la mail", {"email_id": "m1"})  # `cancella`: or cancels
 SENDING = question_of("mcp_send_email", "Send the mail", {"to": "rossi@example.com", "body": "Greet Anna. " * 20})
 READING = question_of("mcp_get_email", "Read the mail", {"email_id": "m1"})
 CANCELLATION = question_of("cancel_reservation", "Cancel the reservation", {"reservation_id": "NQNU5R"})
@@ -466,6 +467,10 @@ def test_a_yes_that_repeats_the_step_in_question_is_a_strong_one(question: Quest
         (TABLE, "ok, we'll eat at home", "reject"),
         (DELETION, "sì, cancella m2", "amend"),
         (DELETION, "ok, annulla", "reject"),
+        (DELETION, "отмена", "reject"),
+        (ITALIAN_DELETION, "annulla", "reject"),
+        (ITALIAN_DELETION, "sì, annulla", "reject"),
+        (ITALIAN_DELETION, "إلغاء", "reject"),
         (DELETION, "non cancellarla", "reject"),
         (DELETION, "yes, Anna", "amend"),
         (BOOKING, "不需要了", "reject"),

@@ -131,7 +131,7 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     description = description[:LONGEST_DESCRIPTION]
     named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
     lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
-    described = _named_by(lists, described_words)
+    described = _named_by(lists, described_words, meant=named.actions)
     starts = (lists.action_at(described_words, at)[1] - {ANY_ACTION} for at in range(len(described_words)))
     acts = [bool(names) and not lists.thing_at(described_words, at)[0] for at, names in enumerate(starts)]
     if sum(act and not before for before, act in pairwise([False, *acts])) > 1:  # 转发 has 发 in it
@@ -230,7 +230,7 @@ def _action_beside(
     if kind in ACCOUNTED and here <= question.words:
         return length, "named"
     if naming >= length:
-        return naming, "other"
+        return naming, kind if kind == CANCEL else "other"
     if kind == UNKNOWN and here <= question.beside:
         kind = BESIDE
     return length, UNKNOWN if kind in ("act", "thing") else kind
@@ -295,10 +295,13 @@ def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     return single_words(actions - {ANY_ACTION}), single_words(things)
 
 
-def _named_by(lists: ActionWords, words: Phrase) -> Question:
-    """A word that also names a thing names an action only if no other word does: `delete_order` buys nothing."""
+def _named_by(lists: ActionWords, words: Phrase, *, meant: frozenset[str] = _NO_NAMES) -> Question:
+    """A word that also names a thing names an action only if no other word does: `delete_order` buys nothing. Of
+    several actions in one word it names those that are `meant`: Italian `cancella` cancels or deletes.
+    """
     things = [lists.thing_at(words, at)[1] for at in range(len(words))]
-    actions = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
+    named = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
+    actions = [names & meant or names for names in named]
     plain = [found for found, thing in zip(actions, things, strict=True) if found and not thing]
     return Question(frozenset().union(*(plain or actions)), frozenset().union(*things))
 
