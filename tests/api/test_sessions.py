@@ -77,7 +77,8 @@ async def test_a_session_asked_for_again_under_its_key_is_the_same_one(client: C
 
 async def test_a_session_needs_neither_title_nor_metadata(client: Client) -> None:
     session = await client.get(f"/sessions/{await client.new_session()}")
-    assert (session["title"], session["metadata"]) == (None, {})
+    bare = await client.http.post("/sessions")  # `curl -X POST`
+    assert (session["title"], session["metadata"], bare.status_code) == (None, {}, 201)
 
 
 async def test_metadata_is_bounded_as_a_list_carries_that_of_every_session(client: Client) -> None:

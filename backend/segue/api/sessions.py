@@ -58,6 +58,7 @@ _SEARCHED: TypeAdapter[tuple[datetime, str] | tuple[datetime, str, int]] = TypeA
     tuple[_Moment, _SessionId] | tuple[_Moment, _SessionId, Annotated[int, Field(strict=True, gt=0, lt=2**63)]]
 )
 
+PLAIN = schemas.NewSession()
 router = router_of("sessions", "/sessions")
 feedback_router = router_of("feedback")
 
@@ -72,7 +73,7 @@ class SessionMemory:
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
-async def create_session(body: schemas.NewSession, client: ClientDep) -> Session:
+async def create_session(client: ClientDep, body: schemas.NewSession = PLAIN) -> Session:
     """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
     client.services.agents.check(body.agent, client.caller, client.origin.groups, status=422)
     return await make_session(client, body)
