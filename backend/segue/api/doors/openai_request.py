@@ -47,8 +47,6 @@ MAX_INSTRUCTIONS_CHARS: Final = 32_000
 StopText = Annotated[str, Field(min_length=1, max_length=100)]
 Stops = Annotated[list[StopText], Field(max_length=4)]
 _UNSUPPORTED: Final[Mapping[str, Sequence[Any]]] = load_toml("unsupported.toml", package="segue.api.doors")
-# Open WebUI sends them with every message of a user who has any there.
-_OF_OPEN_WEBUI: Final = frozenset({"tools", "functions", "tool_choice", "function_call"})
 
 
 def _with_role(message: Json) -> Json:
@@ -114,12 +112,10 @@ class ResponseBody(OpenAIBody):
     background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
 
 
-async def options_of(http: Request, messages: Sequence[Json], body: Json) -> TurnOptions:
+async def options_of(messages: Sequence[Json], body: Json) -> TurnOptions:
     """Returns what is asked of the turn. Raises AppError `unsupported_parameter` for what is not done."""
-    tolerated = _OF_OPEN_WEBUI if is_open_webui(http) else frozenset()
     for name, (harmless, why) in _UNSUPPORTED.items():
-        value = body.get(name)
-        if value is not None and value not in harmless and name not in tolerated:
+        if body.get(name) is not None and body[name] not in harmless:
             raise unsupported(name, why)
     said = [body.get("instructions") or "", texts(messages, "system", "developer")]
     instructions = "\n\n".join(filter(None, (each.strip() for each in said)))
@@ -187,7 +183,7 @@ async def message_of(http: Request, messages: Sequence[Json], body: Json) -> Sen
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
         parent_id=http.headers.get(PARENT_ID_HEADER),
         is_retry=True if has_run else bool(retries.strip("0")) if retries.isdecimal() else None,
-        options=await options_of(http, messages, body),
+        options=await options_of(messages, body),
         stream=bool(body.get("stream")),
     )
 
@@ -241,8 +237,7 @@ def _sources_in(block: str) -> Sequence[SentFile]:
         if len(found) == MAX_SOURCES and number not in found:
             number = next(reversed(found))
         name = about.partition('name="')[2].partition('"')[0] or number
-        text = text.rstrip().removesuffix(_SOURCE_END)
-        found.setdefault(number, (name, []))[1].append(text)
+        found.setdefault(number, (name, []))[1].append(text.rstrip().removesuffix(_SOURCE_END))
     files = ((name, "\n\n".join(texts).encode(), f"[{number}]") for number, (name, texts) in found.items())
     return [SentFile(name, content, mark=mark) for name, content, mark in files if content]
 
