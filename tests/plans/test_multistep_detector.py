@@ -262,6 +262,18 @@ NO_STEPS = [
     "👍",
     "What is 3 + 4?",
 ]
+# Verbs that no list has, between `first` and a word that goes on.
+FIRST_AND_THEN = [
+    "First check the disk, then restart the service", "First check the disk. Then restart the service.",
+    "prima scarica il file e poi convertilo", "先记下a，再记下b", "أولا سجل الملاحظة ثم اضربها في اثنين",
+    "Primero multiplica 3 por 4 y luego divídelo", "D'abord multiplie 3 par 4, puis divise par deux",
+    "Zuerst multipliziere 3 mit 4, dann halbiere es", "Сначала умножь 3 на 4, потом раздели",
+]  # fmt: skip
+FIRST_OF_A_STORY = [
+    "I first went to Rome, then to Paris", "First I went to Rome, then to Paris", "the first mail, then the second",
+    "My first name is Bob, then comes Smith", "Prima ero a Roma, poi a Milano", "prima o poi ci vado",
+    "Who came first, then?", "我先走了，然后呢？",
+]  # fmt: skip
 
 
 def _cases(by_language: dict[str, list[str]]) -> list[tuple[str, str]]:
@@ -281,6 +293,11 @@ def test_requests_joined_by_commas_and_and_ask_for_several_steps(language: str, 
 @pytest.mark.parametrize(("language", "message"), ONE_FIRST.items())
 def test_a_request_to_be_done_after_another_asks_for_several_steps(language: str, message: str) -> None:
     assert asks_for_several_steps(message), language
+
+
+@pytest.mark.parametrize("message", FIRST_AND_THEN)
+def test_what_is_asked_for_first_and_then_is_several_steps_whatever_verbs_it_has(message: str) -> None:
+    assert asks_for_several_steps(message)
 
 
 @pytest.mark.parametrize("message", AND_THEN_SOMEONE)
@@ -308,7 +325,7 @@ def test_a_sequence_word_in_a_question_a_story_or_one_request_does_not(language:
     assert not asks_for_several_steps(message), language
 
 
-@pytest.mark.parametrize("message", NO_STEPS)
+@pytest.mark.parametrize("message", [*NO_STEPS, *FIRST_OF_A_STORY])
 def test_a_message_without_requests_does_not(message: str) -> None:
     assert not asks_for_several_steps(message)
 

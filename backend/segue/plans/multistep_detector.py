@@ -79,10 +79,11 @@ def needs_own_things_first(message: str) -> bool:
 
 VerbPlace = Literal["first", "last", "either", "anywhere"]
 
-KINDS: Final = {"act", "act_and", "tell", "sequence", "having", "joiner", "shield", "idle", "asking", "explaining"}
 VERB_PLACES: Final[Mapping[str, VerbPlace]] = {place: place for place in get_args(VerbPlace)}
 
 VERBS: Final = frozenset({"act", "tell"})
+READ: Final = VERBS | {"act_and", "first", "sequence"}  # a sentence counts in each language that has one of these in it
+KINDS: Final = READ | {"having", "joiner", "shield", "idle", "asking", "explaining"}
 WORDS_BEFORE_VERB: Final = 5  # as in `I would like you to find`
 WORDS_AFTER_VERB: Final = 2
 MANY_REQUESTS: Final = 3  # in separate sentences
@@ -158,11 +159,14 @@ def asks_for_several_steps(message: str) -> bool:
 
 
 def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
-    """Two requests with a sequence word between them, two in a sentence, or MANY_REQUESTS in all."""
-    acts, asked_before = 0, False
+    """Two requests with a sequence word between them or after a `first`, two in a sentence, or MANY_REQUESTS in all."""
+    acts, asked_before, is_first_asked = 0, False, False
     for sentence in sentences:
         asked_here = any("having" in clause.kinds for clause in sentence)
         for clause in sentence:
+            if is_first_asked and clause.sequenced and clause.kinds[0] != "shield":
+                return True
+            is_first_asked |= "first" in clause.kinds[:2] and "shield" not in clause.kinds[:2]
             for request in clause.requests:
                 if (asked_before and clause.sequenced) or (asked_here and request == "act"):
                     return True
@@ -172,7 +176,7 @@ def _are_in_a_row(sentences: Iterable[Sentence]) -> bool:
 
 
 def _sentences(text: str) -> dict[str, list[Sentence]]:
-    """Returns the sentences of a text by language; a sentence counts in each language that has a verb in it."""
+    """Returns the sentences of a text by language."""
     read: dict[str, list[Sentence]] = defaultdict(list)
     for sentence in sentences_of(text):
         pieces = [
@@ -181,7 +185,7 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
             if words
         ]
         cues = (cue for piece in pieces for found in piece for cue in found.items())
-        for language in dict.fromkeys(language for language, cue in cues if cue.kind in {*VERBS, "act_and"}):
+        for language in dict.fromkeys(language for language, cue in cues if cue.kind in READ):
             kinds = [kind for piece in pieces for kind in (*_kinds(piece, language), "comma")]
             if kinds[0] == "asking":  # what is asked about is not asked for, as in `tell me how to …`
                 kinds = []
