@@ -165,8 +165,7 @@ async def edit_message(
     files, options = tuple(body.attachments), await _options(body)
     more = {"instead_of": message_id, "attachment_ids": files, "options": options}
     fingerprint = ("edit", message_id, body.message, *files, *options.fingerprint)
-    request = client.request(body.message, body, *fingerprint, **more)
-    return await client.accept(session_id, request, body)
+    return await client.accept(session_id, client.request(body.message, body, *fingerprint, **more), body)
 
 
 async def _options(body: EditedMessage) -> TurnOptions:

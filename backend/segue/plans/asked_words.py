@@ -137,11 +137,10 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     if sum(act and not before for before, act in pairwise([False, *acts])) > 1:  # 转发 has 发 in it
         described, described_words = Question(), ()  # the words of a request for several steps say little of this one
     texts = (str(value) for _, value in leaves(args or {}) if value is not None)
-    leaf_values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
-    values = chain.from_iterable(map(words_of, leaf_values))
-    numbers = _numbers_in(description, *leaf_values)
-    words = frozenset((*tool_words(tool or ""), *described_words, *values, *numbers))
-    return Question(named.actions | described.actions, named.things | described.things, words)
+    values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
+    words = (*tool_words(tool or ""), *described_words, *chain.from_iterable(map(words_of, values)))
+    shown = frozenset(words) | _numbers_in(description, *values)
+    return Question(named.actions | described.actions, named.things | described.things, shown)
 
 
 def joined(questions: Sequence[Question]) -> Question:

@@ -1,7 +1,6 @@
 """The turn that a client's request stands for, of clients that send the conversation with every message, and retry.
 
-A conversation is found by its name, or else by its earlier messages. A turn has an idempotency key made of what was
-asked, so the same request is the same turn until the session's next one begins; nothing else is kept.
+A conversation is found by its name, or else by its earlier messages. A turn's idempotency key says what was asked.
 """
 
 import asyncio
