@@ -426,6 +426,21 @@ def test_of_tools_over_two_megabytes_the_first_are_offered_and_it_is_said_where_
     assert left_out == [LeftOut(f"t{len(tools)}", "with it, and all after it, the list is over 2 MB")]
 
 
+def test_tools_whose_names_have_other_letters_than_a_model_may_call_are_all_offered() -> None:
+    async def never(*_: object, **__: object) -> object:
+        raise AssertionError("no tool is called")
+
+    names = ["搜索邮件", "删除邮件", "بحث", "حذف", "mail.get", "read file"]
+    listed = [McpTool(name=name, input_schema={"type": "object"}) for name in names]
+    config = McpServerConfig(command="python", depends_on={"删除邮件": (DependencyGroup("any", ("搜索邮件",)),)})
+    tools, left_out = tools_of("ours", config, listed, never, 1)
+    offered = {each.spec.original_name: each.spec for each in tools}
+    assert (list(offered), left_out) == (names, [])
+    assert len({spec.name for spec in offered.values()}) == len(names)
+    assert [offered[name].name for name in names[4:]] == ["mcp_mail_get", "mcp_read_file"]
+    assert offered["删除邮件"].depends_on[0].tools == (offered["搜索邮件"].name,)
+
+
 async def test_secrets_reach_the_child_and_no_log_or_repr(
     configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from segue.domain.ids import NOT_IN_A_TOOL_NAME, TOOL_NAME
+from segue.domain.ids import NOT_IN_A_TOOL_NAME, TOOL_NAME, offered_name
 from segue.domain.tool import SettlingCheck, Tool, ToolContext, ToolFailed, ToolSpec
 from segue.log import log
 from segue.mcp.call_failures import MAX_ERROR_CHARS
@@ -194,7 +194,8 @@ def _check(server: str, config: McpServerConfig, tool: McpTool) -> SettlingCheck
 
 
 def _name(prefix: str, name: str) -> str:
-    full = prefix + NOT_IN_A_TOOL_NAME.sub("_", name)
+    is_plain = all(map(str.isascii, filter(str.isalnum, name)))  # else 搜索 and 删除 would both be called `__`
+    full = prefix + NOT_IN_A_TOOL_NAME.sub("_", name) if is_plain else offered_name(prefix + name)
     if not name or not TOOL_NAME.fullmatch(full):
         raise _Unfit("its name is empty or, with the prefix, over 64 characters")
     return full
