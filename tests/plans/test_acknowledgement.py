@@ -774,3 +774,96 @@ def test_a_refusal_does_not_postpone(reply: str) -> None:
 @pytest.mark.parametrize("reply", ["yes, cancel the booking", "yes, I'd like to cancel it", "tak, proszę anulować"])
 def test_a_yes_to_a_cancellation_is_never_read_as_a_no(reply: str) -> None:
     assert classify(reply, question=CANCELLATION).strength == "strong"
+
+
+ENDING = question_of("delete_file", "Delete the file report.pdf", {"path": "report.pdf"})
+SENDING = question_of("send_email", "Send the email to Anna", {"to": "anna@example.com"})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Keep the file",
+        "no sé, el archivo me lo quedo",
+        "il file lo voglio tenere",
+        "die Datei will ich behalten",
+        "файл я оставлю",
+        "vou ficar com o arquivo",
+        "خلي الملف",
+    ],
+)
+def test_to_keep_a_thing_refuses_a_step_that_ends_it(reply: str) -> None:
+    assert classify(reply, question=ENDING).verdict == "reject"
+
+
+def test_to_keep_something_else_or_from_another_step_is_no_refusal() -> None:
+    wish = classify("Yes. Keep a copy", question=ENDING)
+    assert (wish.verdict, wish.carries_yes) == ("amend", True)
+    assert classify("keep it", question=SENDING).verdict == "none"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "ne l'envoie pas encore",
+        "non mandarla ancora",
+        "não manda ainda",
+        "nie wysyłaj jeszcze",
+        "stuur het nog niet",
+        "schick sie noch nicht ab",
+        "пока не отправляй",
+        "daha gönderme",
+        "لا ترسلها بعد",
+    ],
+)
+def test_a_no_with_a_word_for_yet_postpones(reply: str) -> None:
+    read = classify(reply, question=SENDING)
+    assert (read.verdict, read.rule in POSTPONES) == ("reject", True)
+
+
+@pytest.mark.parametrize("reply", ["non, encore deux", "nie, jeszcze jeden"])
+def test_a_word_for_yet_beside_a_wish_is_a_change(reply: str) -> None:
+    assert classify(reply, question=SENDING).rule not in POSTPONES
+
+
+@pytest.mark.parametrize(
+    ("reply", "rule"),
+    [
+        ("we won't be going out tonight, leave it", "stop"),
+        ("it still has a typo, don't send it", "negated"),
+        ("wir bleiben heute daheim, lass es", "stop"),
+        ("she is on holiday, no point", "no"),
+        ("my sister has the keys, not yet", "later"),
+    ],
+)
+def test_a_clause_that_refuses_decides_if_the_others_only_tell_why(reply: str, rule: str) -> None:
+    read = classify(reply, question=SENDING)
+    assert (read.verdict, read.rule) == ("reject", rule)
+
+
+@pytest.mark.parametrize("reply", ["send it to Bob, not to Anna", "he says, don't send it"])
+def test_a_refusal_beside_a_wish_or_a_report_decides_nothing(reply: str) -> None:
+    assert classify(reply, question=SENDING).verdict in ("none", "amend")
+
+
+@pytest.mark.parametrize("reply", ["Yes, could you do that please?", "yeah, can you go ahead and send it?"])
+def test_a_yes_that_asks_to_do_it_is_a_weak_one(reply: str) -> None:
+    read = classify(reply, question=SENDING)
+    assert (read.verdict, read.strength) == ("confirm", "weak")
+    assert classify("yes?", question=SENDING).verdict == "none"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (ENDING, "네, 삭제해도 돼요"),
+        (ENDING, "消していいですよ"),
+        (ENDING, "हाँ, मिटा सकते हो"),
+        (ENDING, "evet, silebilirsin"),
+        (ENDING, "да, можно удалять"),
+        (SENDING, "oui, tu peux l'envoyer"),
+        (SENDING, "ja, stuur die maar"),
+    ],
+)
+def test_leave_to_do_the_step_is_a_yes_in_the_forms_of_a_language(asked: Question, reply: str) -> None:
+    assert classify(reply, question=asked).strength == "strong"

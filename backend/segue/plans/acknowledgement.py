@@ -4,6 +4,7 @@ Every word gets a kind from `lexicon.toml`; the first of `_RULES` that fits the 
 with anything more in it is no plain yes, unless the question accounts for the rest.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,40 +35,44 @@ MOST_IN_AN_ORDER: Final = 2  # `start at noon` changes the plan, `start looking 
 
 # The kinds of words; `lexicon.toml` says what each is, with examples.
 APPROVALS: Final = frozenset({"yes", "accept", "go_ahead"})
+RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 REPEATED: Final = frozenset({"named", "repeats", "repeats_cancel"})  # what the question says too
+ORDERS: Final = frozenset({"act", "go_ahead", "repeats", "repeats_cancel"})
 STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a sentence that may not be about the question
 TELLING: Final = STATEMENTS | {"named"}  # a sentence that begins so tells something
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
-WEAK: Final = frozenset({"praise", "praise_of_a_deed", "fact", "statement", "understood", "no_elsewhere"})
+WEAK: Final = frozenset({"praise", "praise_of_a_deed", "fact", "statement", "understood", "no_elsewhere", "asks_to"})
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 NOT_BEFORE: Final = "not_before"
 POSTPONES: Final = frozenset({"later", NOT_BEFORE})  # rules whose no leaves the plan waiting
 CHANGES: Final = frozenset({"addition", "change", "condition", "detail"})
-TURNS: Final = frozenset({"condition", "negator", "no", "stop", "later"})  # what a question with them asks is not plain
+DEEDS: Final = CHANGES | {"act"}
+NOT: Final = frozenset({"negator", "no", "stop"})
+TURNS: Final = NOT | {"condition", "later"}  # what a question with them asks is not plain
 UNSETTLED: Final = TURNS | {"cancel", "doubt"}  # a yes beside them is not carried on
+DECIDES: Final = (APPROVALS | RESTATEMENTS | REPEATED | CHANGES | {"other"}) - {"named", "detail"}  # more than a reason
 MOST_MIXED: Final = 6  # words of a yes in two languages
 MOST_REMARKED: Final = 4  # unknown words in a remark
 TAKEN_BACK: Final = APPROVALS | {"no", "negator", "later"}  # by a change of mind and one of the next
 DECISIONS: Final = TAKEN_BACK | {"stop", "cancel", "repeats", "repeats_cancel"}
 ENDS: Final = frozenset({"cancel", "delete", "remove"})  # `I don't need it anymore` is why something is cancelled
-RESTATEMENTS: Final = frozenset({"act", "thing", "task"})
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
 PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 # Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
-CLAUSE_ENDS: Final = (*",:，：、،–—", " و")  # `thanks for the hint, keep a copy` asks for something
+CLAUSE_END: Final = re.compile("[,:，：、،–—]")  # `thanks for the hint, keep a copy` asks for something
 WAITS: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
     "later", "no", "closing", "condition", "copula", "doubt", "remark", "understood", "verdict_frame",
 }  # fmt: skip
 WAITS_UNTIL: Final = WAITS | {UNKNOWN, "detail", "other", "thing"}
-STRETCHABLE: Final = APPROVALS | {"no", "stop", "praise", "thanks", "polite"}
+STRETCHABLE: Final = APPROVALS | {"filler", "no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
-    "indefinite", "later", "needless", "negator", "object", "other", "past", "question", "remark", "reported",
-    "understood", "verdict_frame", "why_not",
+    "indefinite", "keep", "later", "needless", "negator", "object", "other", "past", "question", "remark",
+    "reported", "understood", "verdict_frame", "why_not", "yet",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
@@ -113,15 +118,24 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
         return Acknowledgement("confirm", "yes_in_two_languages", None, "strong")
     if found.verdict == "confirm":
         return found
+    if found.verdict == "none" and (refusal := _refusal_in(text, question)):
+        return replace(refusal, added=whole.added)
     # One of the sentences is a yes, and none takes it back.
-    carries_yes = not any(part.reply.is_unsettled for part in parts) and any(
-        part.reply.approves
-        and not part.reply.asks
-        and not part.reply.has("reported", "past")
-        and part.reply.may_change_the_plan
-        for part in parts
-    )
+    replies = [part.reply for part in parts]
+    yeses = [r for r in replies if r.approves and not r.asks and not r.has("reported", "past") and r.may_change]
+    carries_yes = bool(yeses) and not any(reply.is_unsettled for reply in replies)
     return replace(found, carries_yes=carries_yes, added=whole.added)
+
+
+def _refusal_in(text: str, question: Question | None) -> Acknowledgement | None:
+    """Returns the no of a clause if the others only tell why: `we stay at home tonight, leave it`."""
+    clauses = [clause for sentence in sentences_of(text) for clause in CLAUSE_END.split(sentence) if words_of(clause)]
+    parts = [_read(parse_own_words(each), each, question) for each in clauses] if len(clauses) > 1 else []
+    refusals = [part.found for part in parts if part.found.verdict == "reject"]
+    reasons = [part.reply for part in parts if part.found.verdict != "reject"]
+    if any(each.asks or each.has(*DECIDES) or (each.has("reported") and not each.added) for each in reasons):
+        return None
+    return min(refusals, key=lambda found: found.rule in POSTPONES, default=None)
 
 
 def _is_mixed_yes(text: str, question: Question | None) -> bool:
@@ -143,7 +157,7 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
         return part.found.rule in BESIDE_A_YES
     if reply.opening != "remark" or reply.added > MOST_REMARKED or not reply.kinds <= REMARKS:
         return False
-    goes_on = any(end in sentence for end in CLAUSE_ENDS)
+    goes_on = " و" in sentence or CLAUSE_END.search(sentence)
     return not goes_on and all(new.isdisjoint(words_of(each)) for each in sentence.split()[1:] if is_value(each))
 
 
@@ -174,11 +188,8 @@ def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_
 
 def _says_no_elsewhere(words: Phrase, language: str) -> bool:
     """Returns whether a little word of this language is a no in most others: `s no` of a Portuguese `sim, no hotel`."""
-    return any(
-        kinds_of((word,), ANY_LANGUAGE, LEXICON.now) == ["no"]
-        and kinds_of((word,), language, LEXICON.now)[0] in STATEMENTS
-        for word in words
-    )
+    noes = [(word,) for word in words if kinds_of((word,), ANY_LANGUAGE, LEXICON.now) == ["no"]]
+    return any(kinds_of(word, language, LEXICON.now)[0] in STATEMENTS for word in noes)
 
 
 def _without_decoration(words: list[str]) -> Phrase:
@@ -212,7 +223,15 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
     prefer = partial(kind_beside, question, language) if question else None
     phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
     ends = question is not None and not ENDS.isdisjoint(question.actions)
-    kinds = [("remark" if ends else "no") if kind == "needless" else kind for kind, _ in phrases]
+    said = {kind for kind, _ in phrases}
+    meant = {
+        "cancel": "act" if question is None and {"yes", "go_ahead"} <= said else "cancel",  # `yes, go on and cancel it`
+        "keep": "no" if ends and said.isdisjoint(CONTENT) else UNKNOWN,  # `keep the file`, but not `keep a copy`
+        "needless": "remark" if ends else "no",
+        "yet": "later" if said & NOT and said <= WAITS | NOT | {"yet"} else "change",  # `still not`, or `still more`
+    }
+    phrases = [(meant.get(kind, kind), phrase) for kind, phrase in phrases]
+    kinds = [kind for kind, _ in phrases]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
@@ -263,7 +282,7 @@ class _Reply:
         return self.has(*UNSETTLED)
 
     @property
-    def may_change_the_plan(self) -> bool:
+    def may_change(self) -> bool:
         """It opens with a decision, and what it adds is short enough to be about the plan."""
         most = MOST_IN_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
         return not self.added or (self.added <= most and self.opening in {*APPROVALS, *CHANGES, "no"})
@@ -304,15 +323,11 @@ def _restates(at: int, kinds: list[str]) -> bool:
         return bool(others & {"go_ahead", "act", "repeats", "stop", "cancel", "no", "negator"})
     if others.isdisjoint({*APPROVALS, "negator"}):
         return False
-    match kinds[at], before[-1:]:
-        case "act", _:
-            return bool(others & {"negator", "go_ahead", "cancel", "object", *RESTATEMENTS})
-        case _, ["indefinite"] if "yes" not in before:
-            return False
-        case _, ["object" | "verdict_frame"]:
-            return True
-        case _:
-            return bool(others & {"act", "cancel", "go_ahead"})
+    if kinds[at] == "act":
+        return bool(others & {"negator", "go_ahead", "cancel", "object", *RESTATEMENTS})
+    if before[-1:] == ["indefinite"] and "yes" not in before:
+        return False
+    return before[-1:] in (["object"], ["verdict_frame"]) or bool(others & {"act", "cancel", "go_ahead"})
 
 
 # The first rule that holds decides; tests/plans has an example of each. A doubtful yes is no yes: a second question
@@ -324,24 +339,22 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
     ("later", "reject", lambda r: r.has("later") and r.kinds <= WAITS),
     (NOT_BEFORE, "reject", lambda r: r.opening == "later" and r.added <= MOST_IN_AN_ORDER and r.kinds <= WAITS_UNTIL),
     ("no_with_a_reason", "reject", lambda r: r.opening == "no" and r.has("thanks", "closing", "negator", "later")),
-    (
-        "no_with_a_change",
-        "amend",
-        lambda r: r.has("no") and r.has(*CHANGES, "act") and r.may_change_the_plan and not r.has("thanks"),
-    ),
+    ("no_with_a_change", "amend", lambda r: r.has("no") and r.has(*DEEDS) and r.may_change and not r.has("thanks")),
     ("no_and_go_ahead", "none", lambda r: r.has("no") and r.has("go_ahead") and not r.has("negator", "stop", "cancel")),
     ("no", "reject", lambda r: r.has("no") and not r.added and not r.asks),
     ("stop", "reject", lambda r: r.has("stop") and r.is_whole),
-    ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change_the_plan and not r.asks),
+    ("no_and_more", "reject", lambda r: r.opening == "no" and r.may_change and not r.asks),
     ("past", "none", lambda r: r.has("past")),
     ("question_with_a_detail", "none", lambda r: r.has("question") and r.has(*CHANGES)),
     ("negated", "reject", lambda r: r.has("negator") and r.is_whole and not r.asks),
-    ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change_the_plan),
+    ("yes_with_a_change", "amend", lambda r: r.approves and r.has(*CHANGES, "later") and r.may_change),
     ("repeats_or_cancels", "none", lambda r: r.has("repeats_cancel") and not r.approves and not r.has("negator")),
     ("cancel", "reject", lambda r: r.has("cancel") and r.is_whole),
     # A content word makes a yes a change unless the question has it: another booking number would be another deed.
-    ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change_the_plan),
+    ("yes_and_more", "amend", lambda r: r.approves and r.added > 0 and r.may_change),
     ("more_than_a_reply", "none", lambda r: not r.is_whole),
+    ("question", "none", lambda r: r.has("question")),
+    ("asks_to", "confirm", lambda r: r.asks and r.kinds >= {"yes", "polite"} and r.has(*ORDERS)),  # `yes, could you?`
     ("question", "none", lambda r: r.asks),
     ("order", "none", lambda r: r.has("thing") and not r.has("yes", "accept")),
     ("goodbye", "none", lambda r: r.has("closing")),

@@ -67,12 +67,10 @@ class ActionWords:
             stems = (words[start].removesuffix(each) for each in self.attached if words[start].endswith(each))
             with_pronoun = (_longest(self.actions, (stem,), 0) for stem in stems)
             length, names = next((each for each in with_pronoun if each[0]), (0, _NO_NAMES))
-        if not length:
-            return 0, frozenset()
         end = start + length
-        while more := _longest(self.after, words, end)[0]:
+        while length and (more := _longest(self.after, words, end)[0]):
             end += more
-        return end - at, names
+        return (end - at if length else 0), names
 
     def thing_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name a thing, and the names of its kinds."""
@@ -172,11 +170,8 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     (`Here are the details:`), or the few sentences before it; nothing if these are a choice or have a turn in them.
     """
     lines = answer[-LONGEST_ANSWER:].strip().splitlines()
-    heads = (
-        at
-        for at, line in enumerate(lines)
-        if line.rstrip(" *").endswith((":", "：")) and lists.has_cue(line, "details")
-    )
+    announces = (line.rstrip(" *").endswith((":", "：")) and lists.has_cue(line, "details") for line in lines)
+    heads = (at for at, is_head in enumerate(announces) if is_head)
     shown = lines[max(heads, default=len(lines)) :]
     if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
         return ""
@@ -337,9 +332,7 @@ def _spoken(numbers: Mapping[str, str]) -> Mapping[str, str]:
 
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
     found = matcher.all_at(words, at) if at < len(words) else []
-    if not found:
-        return 0, _NO_NAMES
-    length = found[0][0]
+    length = found[0][0] if found else 0
     return length, frozenset(name for words_found, name in found if words_found == length)
 
 

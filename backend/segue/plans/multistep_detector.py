@@ -37,11 +37,8 @@ _OWN_FROM: Final = re.compile(r"n.{0,3}o.{0,4}s")  # as Japanese and Korean say 
 
 def search_readings(message: str) -> list[list[str]]:
     """Returns the kinds of the words in a message, in every language that uses most of them."""
-    words = parse_utterance(message[:LONGEST_READ]).words
-    return [
-        lexicon.kinds_of(words, language, SEARCH_LEXICON.now)
-        for language in lexicon.languages_of(words, SEARCH_LEXICON.now)
-    ]
+    words, known = parse_utterance(message[:LONGEST_READ]).words, SEARCH_LEXICON.now
+    return [lexicon.kinds_of(words, language, known) for language in lexicon.languages_of(words, known)]
 
 
 def without_request(message: str) -> str:
@@ -179,11 +176,8 @@ def _sentences(text: str) -> dict[str, list[Sentence]]:
     """Returns the sentences of a text by language."""
     read: dict[str, list[Sentence]] = defaultdict(list)
     for sentence in sentences_of(text):
-        pieces = [
-            [_cues_at(words, at) for at in range(len(words))]
-            for words in map(words_of, _PIECE_END.split(sentence))
-            if words
-        ]
+        spoken = filter(None, map(words_of, _PIECE_END.split(sentence)))
+        pieces = [[_cues_at(words, at) for at in range(len(words))] for words in spoken]
         cues = (cue for piece in pieces for found in piece for cue in found.items())
         for language in dict.fromkeys(language for language, cue in cues if cue.kind in READ):
             kinds = [kind for piece in pieces for kind in (*_kinds(piece, language), "comma")]
