@@ -15,7 +15,7 @@ import pytest
 
 from segue import tool
 from segue.config import Settings
-from tests.support.browsing import DESK, DOT, PHONE, Browsing, Window, console
+from tests.support.browsing import DOT, PHONE, Browsing, Window, console
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
@@ -771,7 +771,7 @@ async def test_esc_closes_the_list_on_a_phone_and_leaves_the_answer_that_runs(
         assert await window.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Open the list"
         await window.press("Open the list")
         await window.page.wait_for_function(f"() => ({BEHIND}).every(Boolean)")
-        await window.page.set_viewport_size(DESK)
+        await window.page.set_viewport_size({"width": 1280, "height": 800})
         await window.page.wait_for_function(f"() => !({BEHIND}).some(Boolean)")
         gate.set()
         await window.sees("Half of it.")
