@@ -312,10 +312,9 @@ def _logins(settings: Settings, database: Database, clock: Clock, servers: "Serv
     from segue.mcp.oauth.logins import Logins  # noqa: PLC0415 (cryptography is needed with such servers only)
 
     if not settings.mcp_token_keys:
-        detail = (
-            f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json), and their tokens are "
-            "kept encrypted: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes."
-        )
+        how = "set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes."
+        at = f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json)"
+        detail = f"{at}, and their tokens are kept encrypted: {how}"
         raise AppError("mcp_token_key_missing", status=500, title="Tokens could not be kept", detail=detail)
     return Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
 

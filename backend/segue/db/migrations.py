@@ -60,10 +60,9 @@ async def _usable_revision(database_url: str) -> str:
     new = (name for name in required.keys() - known if name.partition(".")[0] in metadata.tables and required[name])
     faults = [f"{name} is gone" for name in known - required.keys()] + [f"{name} has no default" for name in new]
     if faults:
-        detail = (
-            f"A newer release has migrated the database to {revision}, and this one cannot use it: "
-            f"{', '.join(sorted(faults))}. Start that release again, or restore a backup from before it."
-        )
+        why = f"A newer release has migrated the database to {revision}, and this one cannot use it"
+        what_to_do = "Start that release again, or restore a backup from before it."
+        detail = f"{why}: {', '.join(sorted(faults))}. {what_to_do}"
         raise AppError("database_too_new", status=503, title="The database is too new", detail=detail)
     log.warning("schema_is_newer", revision=revision, consequence="what only a newer release can read is left alone")
     return revision

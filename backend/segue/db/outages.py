@@ -67,10 +67,8 @@ class StorageUnavailable(AppError):
     """Postgres cannot be used now. Its text holds nothing of the statement."""
 
     def __init__(self, cause: OutageCause) -> None:
-        detail = (
-            f"The database cannot be used: {cause.why}. Try again in a moment; with an Idempotency-Key "
-            "nothing is done twice."
-        )
+        again = "Try again in a moment; with an Idempotency-Key nothing is done twice."
+        detail = f"The database cannot be used: {cause.why}. {again}"
         super().__init__(cause.code, status=503, title="Storage is unavailable", detail=detail, retry_after_s=2)
         self.cause = cause
 

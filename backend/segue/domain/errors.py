@@ -44,10 +44,8 @@ class Unreadable(AppError):
     """A row holds what this release cannot read, and what was asked needs it."""
 
     def __init__(self, thing: str) -> None:
-        detail = (
-            f"The stored {thing} is damaged, or written by a newer release, which can read it. Everything else "
-            "in the session works: send another message to go on."
-        )
+        rest = "Everything else in the session works: send another message to go on."
+        detail = f"The stored {thing} is damaged, or written by a newer release, which can read it. {rest}"
         super().__init__("unreadable", status=409, title=f"The stored {thing} cannot be read", detail=detail)
 
 
