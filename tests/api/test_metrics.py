@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 import httpx2
 import pytest
 from pydantic import SecretStr
+from sqlalchemy.engine import make_url
 from structlog.testing import capture_logs
 
 from segue.api.deps import Services
@@ -31,7 +32,7 @@ from tests.support.proxy import proxied
 from tests.support.results import use_toolbox
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
-from tests.support.stores import looking_into
+from tests.support.stores import looking_into, socket_of
 from tests.support.streams import chatting
 
 
@@ -270,6 +271,30 @@ async def test_metrics_are_for_ops_unless_they_are_public(settings: Settings) ->
 
 async def tell(started: asyncio.Event, _: Services) -> None:
     started.set()
+
+
+async def test_a_lost_postgres_shows_to_a_key_that_was_known_and_no_other_route_takes_it(
+    settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.users.api_keys.CHECK_EVERY_S", 0)
+    ops, late = await new_key(settings, "ops", ["ops"]), await new_key(settings, "late", ["ops"])
+    async with proxied(socket_of(database_url)) as postgres:
+        url = make_url(database_url).set(host="127.0.0.1", port=postgres.port, query={})
+        through = {"auth": "api_key", "database_url": SecretStr(url.render_as_string(hide_password=False))}
+        async with running(settings.model_copy(update=through)) as client, speaking(client, ops) as known:
+            await scraped(known)
+            await postgres.begin("refuses")
+            lost = await scraped(known)
+            assert (await known.http.get("/agents")).status_code == 503  # which needs no PostgreSQL itself
+            async with (
+                speaking(client, late) as unknown,
+                speaking(client, ops[:-1] + ("1" if ops[-1] == "0" else "0")) as wrong,
+            ):
+                assert (await unknown.http.get("/metrics")).status_code == 503
+                assert (await wrong.http.get("/metrics")).status_code == 401
+            await postgres.open()
+    assert lost("segue_store_up", store="postgres") == 0
+    assert not lost.has("segue_turns_open")
 
 
 @pytest.mark.sweep

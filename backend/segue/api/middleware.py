@@ -145,10 +145,8 @@ class Gate:
         for given in request.headers.getlist("host"):
             host = _without_port(given)
             if host not in self._hosts and not is_loopback(host):
-                detail = (
-                    "Without AUTH this service answers to names of this machine only, not to "
-                    f"{host[:100]!r}. Call it as 127.0.0.1, or add the name to ALLOWED_HOSTS."
-                )
+                answers = "Without AUTH this service answers to names of this machine only"
+                detail = f"{answers}, not to {host[:100]!r}. Call it as 127.0.0.1, or add the name to ALLOWED_HOSTS."
                 raise AppError("host_not_allowed", status=403, title="Called by another name", detail=detail)
 
     def _refuse_other_pages(self, request: Request) -> None:
@@ -183,10 +181,11 @@ async def identify(request: Request) -> Identity:
         raise Unauthorized("headers_disagree")
     credential = given.pop() if given else None
     services: Services = request.state.services
+    path = request.scope["route_path"]
     try:
-        return await services.authenticator.identify(credential)
+        return await services.authenticator.identify(credential, for_metrics=path == METRICS_PATH)
     except Unauthorized:
-        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(request.scope["route_path"])
+        token, events = request.query_params.get("token"), _EVENTS_PATH.fullmatch(path)
         if credential is not None or token is None or events is None or request.method != "GET":
             raise
         is_turn = is_id("turn", events[1])  # before PostgreSQL is asked, which takes no NUL

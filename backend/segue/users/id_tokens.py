@@ -71,7 +71,7 @@ class Tokens:
     groups: str = "groups"
     roles: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-    async def identify(self, credential: str | None) -> Identity:
+    async def identify(self, credential: str | None, **_: bool) -> Identity:
         if credential is None or len(credential) > MAX_TOKEN_CHARS:
             raise Unauthorized("no_token" if credential is None else "token_too_long")
         try:
