@@ -47,6 +47,7 @@ def numbers(references: tuple[Reference, ...]) -> list[int]:
         pytest.param([result(1)], [result(2, "failed")], [1], id="an error hides no earlier success"),
         pytest.param([result(1)], [result(2, "unknown")], [2, 1], id="an unknown outcome hides nothing"),
         pytest.param([result(1, "unknown")], [result(2)], [2, 1], id="nor is it hidden"),
+        pytest.param([result(1, "unknown")], [result(2, "failed")], [2, 1], id="a later error leaves it unknown"),
         pytest.param([result(1, "failed")], [result(2)], [2], id="a success replaces an error"),
         pytest.param([result(1, "failed")], [result(2, "failed")], [2], id="the latest of two errors"),
         pytest.param([], [result(3, "failed"), result(2), result(1)], [2], id="all in one turn"),

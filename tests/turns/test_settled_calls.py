@@ -244,3 +244,34 @@ async def test_a_step_of_a_plan_that_has_moved_on_meanwhile_is_not_settled(
         steps = orjson.loads(await stores.database.fetchval("SELECT steps FROM plans"))
     assert steps[0]["status"] == status
     await database.close()
+
+
+async def test_a_call_that_may_have_taken_effect_is_made_again_only_after_a_yes(
+    settings: Settings, provider: Provider
+) -> None:
+    """Also if it had succeeded before that; with other arguments it runs, and again once it has succeeded since."""
+    taken: list[str] = []
+
+    @tool(effect="write", timeout_s=0.05)
+    async def note(text: str) -> str:
+        """Notes a text, and takes for ever to say so the second time."""
+        taken.append(text)
+        if taken == ["x", "x"]:
+            await asyncio.Event().wait()
+        return "noted"
+
+    async with running(settings, tools=[note]) as client:
+        session = await client.new_session()
+        for status in ("succeeded", "unknown"):
+            provider.will(calls(("note", {"text": "x"})), says("I tried."))
+            assert [each["status"] for each in (await client.chat(session, "note x"))["tool_calls"]] == [status]
+        provider.will(calls(("note", {"text": "y"})), calls(("note", {"text": "x"})))
+        body = {"message": "thanks. What time is it?", "stream": True}
+        asked = (await client.http.post(f"/sessions/{session}/chat", json=body)).text
+        assert asked.count("TOOL_CALL_START") == 1  # none that is held is shown while it is written
+        assert ((await client.get(f"/sessions/{session}/plan"))["status"], taken) == ("waiting", ["x", "x", "y"])
+        provider.will(says("Noted."))
+        assert (await client.chat(session, "yes"))["plan"]["status"] == "completed"
+        provider.will(calls(("note", {"text": "x"})), says("Noted once more."))
+        assert (await client.chat(session, "note x again"))["plan"] is None
+        assert taken == ["x", "x", "y", "x", "x"]

@@ -256,8 +256,8 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
     if waits != "self" and not (others and others.cover(waits, call)):
         await _hold_for_yes(run, step, tool, args, waits)
         return
-    needs_yes = run.turn.needs_yes(tool.spec, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
-    if needs_yes and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
+    asked = run.turn.needs_yes(request, tool, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
+    if asked and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
         await _hold_for_yes(run, step, tool, args)
         return
     if tool.spec.source == PAGE and not isinstance(ruling, Deny):

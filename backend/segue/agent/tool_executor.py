@@ -321,7 +321,7 @@ async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: M
         return ReadyCall(request, tool)
     if turn.context.approvals and await who_decides(turn, request, tool) != "self":
         return HeldCall(request, tool, call)
-    if not turn.needs_yes(tool.spec, ruling):
+    if not turn.needs_yes(request, tool, ruling):
         return ReadyCall(request, tool)
     if call_key(request) in turn.approved:
         turn.approved.remove(call_key(request))

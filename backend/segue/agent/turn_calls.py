@@ -24,7 +24,6 @@ from segue.domain.tool import (
     Reference,
     Tool,
     ToolCall,
-    ToolSpec,
     TurnEffect,
     canonical_args,
     definition_of,
@@ -142,23 +141,31 @@ class TurnCalls:
         """The message of a schedule, a trigger or a program that began the turn, None if the user did."""
         return None if self.state["approves"] else self.state["message_id"]
 
-    def needs_yes(self, spec: ToolSpec, ruling: Ruling) -> bool:
-        """One that the policy denies needs none: it does not run. After a weak yes each that changes the world does."""
+    @property
+    def in_doubt(self) -> set[tuple[str, str]]:
+        """The keys of earlier turns' calls that may have taken effect, and have not succeeded since."""
+        earlier = (each for each in reversed(self.state["earlier_results"]) if each.status != "failed")
+        newest = {(each.tool_name, canonical_args(each.args)): each.status for each in earlier}
+        return {key for key, status in newest.items() if status == "unknown"}
+
+    def needs_yes(self, request: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
+        """One that is denied needs none. What may repeat an effect does, and after a weak yes all that has one."""
         if ruling != "allow":
             return ruling == "ask"
+        spec, mode = tool.spec, self.context.settings.confirm
         if spec.name == PROPOSE_MANDATE:
             return True
-        mode = self.context.settings.confirm
-        changes_the_world = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
-        return needs_confirmation(spec, mode) or (changes_the_world and self.state.get("cautious", False))
+        may_repeat = not spec.idempotent and call_key(request) in self.in_doubt
+        is_asked = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
+        return needs_confirmation(spec, mode) or (is_asked and (may_repeat or self.state.get("cautious", False)))
 
     def runs_unasked(self, name: str) -> bool:
         """Returns whether nothing can hold back or deny a call of this tool, whatever its arguments are."""
         context, tool = self.context, self.tools.get(name)
-        if tool is None or tool.spec.ephemeral:
+        if tool is None or tool.spec.ephemeral or name in dict(self.in_doubt):
             return False
         is_ruled = context.settings.before_call is not None or bool(context.approvals)
-        is_free = not is_ruled and not self.needs_yes(tool.spec, "allow")
+        is_free = not is_ruled and not self.needs_yes(RequestedCall("", name, {}), tool, "allow")
         return is_free and context.guard.state(tool.spec).available
 
     def new_ids(self, page_version: int) -> CallIds:
