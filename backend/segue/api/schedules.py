@@ -231,8 +231,7 @@ async def create_trigger(
 @triggers_router.get("")
 async def list_triggers(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Trigger]:
     """Lists the caller's triggers. Newest first."""
-    found = await services.triggers.listed(caller, **paging.behind(_TRIGGER_POSITION))
-    return paging.page_of_placed(found)
+    return paging.page_of_placed(await services.triggers.listed(caller, **paging.behind(_TRIGGER_POSITION)))
 
 
 @triggers_router.patch("/{trigger_id}")

@@ -253,8 +253,7 @@ async def check_branch(connection: AsyncConnection, session_id: str, branch: str
 async def get_message(connection: AsyncConnection, owner: str, session_id: str, message_id: str) -> Message:
     """Raises NotFound if the message is missing, in another session or another owner's."""
     statement = _owned(owner, session_id).where(messages.c.id == message_id)
-    row = existing("message", (await connection.execute(statement)).mappings().one_or_none())
-    return _message(row)
+    return _message(existing("message", (await connection.execute(statement)).mappings().one_or_none()))
 
 
 def said_by_user(message: Message) -> str:

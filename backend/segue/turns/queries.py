@@ -229,10 +229,9 @@ async def ended_turns(connection: AsyncConnection, session_id: str) -> Sequence[
 
 async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[Any] | None:
     """Returns the newest turn in the session's history, and under which key it was `retried` last."""
-    last = select(turns, turns.c.request["retried"].label("retried"))
+    last = select(turns, turns.c.request["retried"].label("retried")).order_by(turns.c.seq.desc()).limit(1)
     last = last.where(turns.c.session_id == session_id, turns.c.branch.is_(None), RUNS_ITSELF)
-    last = last.order_by(turns.c.seq.desc())
-    return (await connection.execute(last.limit(1))).one_or_none()
+    return (await connection.execute(last)).one_or_none()
 
 
 async def groups_of_last(connection: AsyncConnection, session_id: str) -> tuple[str, ...]:

@@ -279,8 +279,7 @@ async def _cancel(
     statement = sa.select(cancelled.c.id, cancelled.c.seq, cancelled.c.epoch, cancelled.c.status)
     if outbox_of(connection) is not None:
         statement = statement.add_cte(turns_ended(cancelled).cte("told"))
-    rows = await connection.execute(statement)
-    return {turn_key(session_id, row): row.status == "cancelled" for row in rows}
+    return {turn_key(session_id, row): row.status == "cancelled" for row in await connection.execute(statement)}
 
 
 def _ending(

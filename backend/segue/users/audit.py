@@ -69,8 +69,7 @@ async def list_acts(
         statement = statement.where(audit.c.actor == actor)
     if before is not None:
         statement = statement.where(audit.c.seq < before)
-    rows = (await connection.execute(statement)).mappings()
-    return [_act(dict(row)) for row in rows]
+    return [_act(dict(row)) for row in (await connection.execute(statement)).mappings()]
 
 
 async def drop_old_acts(connection: AsyncConnection, *, before: datetime) -> int:

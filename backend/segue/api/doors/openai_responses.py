@@ -104,8 +104,7 @@ async def get_response(response_id: ResponseId, client: DoorClientDep) -> Respon
     writer = _writer(client, turn.session_id, turn.turn_id, head)
     if turn.answer is not None:
         is_structured = await client.services.read(asks_for_json, turn.turn_id)
-        answer = orjson.loads(orjson.dumps(turn.answer))
-        return JSONResponse(writer.whole(answer, is_structured=is_structured))
+        return JSONResponse(writer.whole(orjson.loads(orjson.dumps(turn.answer)), is_structured=is_structured))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
     status = "in_progress" if turn.status == "running" else turn.status
     return JSONResponse(writer.response | {"status": status, "error": error})
