@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.pool import Pool
 from structlog.testing import capture_logs
 
-from segue.db.engine import TRANSACTION_ID, Database, has_committed
+from segue.db.engine import STATEMENT_TIMEOUT_S, TRANSACTION_ID, Database, has_committed
 from segue.db.models import sessions
 from segue.db.outages import LOST, TLS, StorageUnavailable, cause_of
 from segue.domain.ids import utc_now
@@ -101,6 +101,18 @@ async def test_a_connection_that_no_longer_writes_is_an_outage_once_and_then_gon
     async with database.read_only() as connection:
         assert await connection.scalar(text("SELECT pg_backend_pid()")) != reader
     await database.close()
+
+
+async def test_a_frozen_server_is_not_waited_for_when_its_connections_are_closed(database_url: str) -> None:
+    async with door_to(database_url) as (door, url):
+        database = Database(url, writing=2, reading=1)
+        async with database.autocommit() as one, database.autocommit() as another, database.read_only() as reading:
+            for connection in (one, another, reading):
+                await connection.scalar(select(1))
+        await door.begin("freezes")
+        async with asyncio.timeout(STATEMENT_TIMEOUT_S):  # as long as one of them would wait
+            await database.close()
+        await door.open()
 
 
 @pytest.mark.parametrize("is_heard", [True, False])

@@ -34,6 +34,7 @@ from segue.log import log
 CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
+GOODBYE_S = 0.3  # of each connection, one after the other, when a process ends
 # Longer than a turn waits for a connection: a process that has much to do stays ready. With the second that Redis is
 # waited for it is shorter than the 4 s of the health check in docker-compose.yml.
 PING_TIMEOUT_S = 2.5
@@ -318,6 +319,11 @@ class RepeatingConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg 
         super().__init__(*args)
         self._sent: list[tuple[SendStatement, Any]] | None = None
         self._repeats = 0
+
+    async def close(self, **_: object) -> None:
+        """Says goodbye, and hangs up if the server does not answer soon."""
+        with suppress(TimeoutError):
+            await super().close(timeout=GOODBYE_S)
 
     def remember(self) -> None:
         """Called as a transaction begins."""
