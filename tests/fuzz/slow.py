@@ -20,7 +20,7 @@ from segue.models.reply import AnswerPart, RequestOptions
 from segue.models.streamed_answer import StreamedAnswer
 from segue.models.untrusted import fenced
 from segue.plans.acknowledgement import chosen_of, classify
-from segue.plans.asked_words import is_about, question_in, question_of
+from segue.plans.asked_words import Question, is_about, question_in, question_of
 from segue.plans.multistep_detector import asks_for_several_steps
 from segue.plans.plan_parser import MAX_TEXT_CHARS, parse_plan
 from segue.plans.policy import should_search_web
@@ -76,7 +76,7 @@ READERS: Final[Mapping[str, tuple[Callable[[str], object], int]]] = {
     "question": (lambda text: question_of("delete_all", text, {"a": text}), MAX_CHANGE_CHARS),
     "offer": (lambda text: (question_in(f"{text}?"), is_about(text, "delete_all")), MAX_CHANGE_CHARS),
     "written": (lambda text: (dates_in(text), times_in(text), numbers_in(text)), MAX_TEXT_CHARS),
-    "selection": (lambda text: chosen_of(text, (1, 2, 3)), MAX_CHANGE_CHARS),
+    "selection": (lambda text: chosen_of(text, dict.fromkeys((1, 2, 3), Question())), MAX_CHANGE_CHARS),
     "plan": (lambda text: parse_plan(text, tools=("a_b",)), MAX_TEXT_CHARS),
     "estimate": (estimate, A_RESULT),
     "fenced": (fenced, A_RESULT),

@@ -16,7 +16,10 @@ OFFERS = [
     "¿Quieres que lo borre?", "Voulez-vous que je supprime le message ?",
     "Soll ich die Mail löschen?", "Quer que eu apague a mensagem?", "Zal ik het bericht verwijderen?",
     "Czy mam usunąć wiadomość?", "Удалить письмо?", "Maili sileyim mi?", "メールを削除しますか？", "메일을 삭제할까요?",
-    "क्या मैं मेल हटा दूँ?",
+    "क्या मैं मेल हटा दूँ?", "Are you sure you want me to delete m-1?", "Sei sicuro di voler cancellare la mail?",
+    "¿Está seguro de que desea borrar el mensaje?", "Êtes-vous sûr de vouloir supprimer le message ?",
+    "Sind Sie sicher, dass ich die Mail löschen soll?", "Weet u zeker dat ik het bericht moet verwijderen?",
+    "क्या आप वाकई बुकिंग रद्द करना चाहते हैं?",
 ]  # fmt: skip
 NO_OFFERS = [
     "Rome is the capital.", "I sent the note.", "any allergies?", "Is there anything else I can help you with?",

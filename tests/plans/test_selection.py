@@ -1,8 +1,9 @@
 import pytest
 
-from segue.plans.acknowledgement import chosen_of
+from segue.plans.acknowledgement import chosen_of, classify
+from segue.plans.asked_words import Question, joined, question_of
 
-THREE = (4, 5, 6)
+THREE = dict.fromkeys((4, 5, 6), Question())
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,8 @@ def test_a_reply_picks_all(reply: str) -> None:
     ],
 )  # fmt: skip
 def test_both_is_two_and_picks_nothing_of_three(reply: str) -> None:
-    assert chosen_of(reply, (1, 2)) == frozenset({1, 2})
-    assert chosen_of(reply, THREE) is None
+    assert chosen_of(reply, dict.fromkeys((1, 2), Question())) == frozenset({1, 2})
+    assert chosen_of(reply, THREE) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -71,4 +72,47 @@ def test_both_is_two_and_picks_nothing_of_three(reply: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_has_a_word_for_a_choice_in_it_picks_nothing(reply: str) -> None:
-    assert chosen_of(reply, THREE) is None
+    assert not chosen_of(reply, THREE)
+
+
+BOOKINGS = {at: question_of("cancel_booking", "cancel booking", {"booking_id": f"BK-10{at}"}) for at in (1, 2, 3)}
+TWO = {at: BOOKINGS[at] for at in (1, 2)}
+MIXED = {1: BOOKINGS[1], 2: question_of("send_mail", "send mail", {"to": "anna@x.example", "text": "See you soon"})}
+
+
+@pytest.mark.parametrize(
+    ("reply", "asked", "chosen"),
+    [
+        ("Yes, cancel BK-101.", BOOKINGS, {1}), ("Yes, cancel BK-101 and BK-103", BOOKINGS, {1, 3}),
+        ("Sì, cancella BK-102, grazie", BOOKINGS, {2}), ("是的，取消BK-101", BOOKINGS, {1}),
+        ("Yes, cancel the first one only", BOOKINGS, {1}), ("Sì, annulla la prima e la terza", BOOKINGS, {1, 3}),
+        ("Oui, annule les deux premières", BOOKINGS, {1, 2}), ("Ja, storniere nur die erste", BOOKINGS, {1}),
+        ("نعم، ألغ الأول فقط", BOOKINGS, {1}), ("Sì, cancellale tutte e tre", BOOKINGS, {1, 2, 3}),
+        ("Yes, send the mail", MIXED, {2}), ("Sì, manda la mail ad anna", MIXED, {2}),
+        ("Yes, please cancel the booking and send the mail.", MIXED, {1, 2}),
+    ],
+)  # fmt: skip
+def test_a_yes_picks_the_steps_that_it_names(reply: str, asked: dict[int, Question], chosen: set[int]) -> None:
+    assert chosen_of(reply, asked) == frozenset(chosen)
+
+
+@pytest.mark.parametrize("reply", ["Yes please", "Yes, cancel the bookings", "cancel both", "cancel the first", "no"])
+def test_a_yes_that_names_none_and_an_action_without_a_yes_pick_nothing(reply: str) -> None:
+    assert chosen_of(reply, TWO) is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Yes, please cancel both of them.", "Sure, cancel them both.", "Yes, go ahead with both cancellations.",
+        "Sì, confermo, cancella pure tutte e due.", "Sì, annullale entrambe, grazie.",
+        "Sí, cancela las dos por favor.", "Oui, vous pouvez annuler les deux réservations.",
+        "Ja, storniere bitte beide Buchungen.", "Sim, pode cancelar as duas.", "好的，两个都取消吧。",
+        "نعم، ألغ الحجزين من فضلك",
+        "はい、両方キャンセルしてください。", "네, 둘 다 취소해 주세요.", "हाँ, दोनों रद्द कर दो।",
+    ],
+)  # fmt: skip
+def test_a_sentence_that_says_both_is_a_yes_to_two_and_no_yes_to_three(reply: str) -> None:
+    read = classify(reply, question=joined([*TWO.values()]))
+    assert chosen_of(reply, TWO) == frozenset(TWO) or (chosen_of(reply, TWO), read.strength) == (None, "strong")
+    assert chosen_of(reply, BOOKINGS) == frozenset()

@@ -43,9 +43,7 @@ _FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[
 
 @dataclass(frozen=True, slots=True)
 class ClaimedEffect:
-    """What an answer says was done to the world. Only one that `is_sure` needs no second reader. One that `is_bare`, as
-    `Done.`, may be about whatever the turn did.
-    """
+    """An effect that an answer claims. One that `is_sure` needs no second reader; `Done.` `is_bare`: without a deed."""
 
     sentence: str
     is_sure: bool

@@ -24,7 +24,7 @@ from segue.domain.user_request import UserRequest
 from segue.language.utterance import own_words
 from segue.plans import store
 from segue.plans.acknowledgement import NEVER_A_YES, NOT_BEFORE, POSTPONES, Acknowledgement, chosen_of
-from segue.plans.asked_words import offer_in
+from segue.plans.asked_words import offer_in, question_of
 from segue.plans.policy import should_plan
 from segue.plans.store import StalePlan, StoredPlan
 from segue.plans.value_origins import leaves, stands_in
@@ -145,7 +145,7 @@ async def _answer_waiting(context: TurnContext, state: TurnState, stored: Stored
         return update | await _postpone(context, state, stored, may_change=asks is None)
     if asks is not None:
         return update | await _answer_asking(context, state, stored, asks, was_seen=was_seen)
-    read, chosen = await _read_reply(context, state, stored.plan)
+    read, chosen = await _read_reply(context, state, stored)
     may_approve = was_seen and stored.plan.waits_for is None and await _is_enough(context, state, stored, read)
     update |= {"acknowledgement": read, "cautious": read.strength == "weak"}
     match read.verdict:
@@ -170,25 +170,29 @@ async def _postpone(context: TurnContext, state: TurnState, stored: StoredPlan, 
 
 
 async def _read_reply(
-    context: TurnContext, state: TurnState, plan: Plan
+    context: TurnContext, state: TurnState, stored: StoredPlan
 ) -> tuple[Acknowledgement, frozenset[int] | None]:
     """Returns how a message is to be read and the steps it picks: by the rules, or by the model where these doubt."""
-    read, waiting = state["acknowledgement"], plan.waiting_steps
+    read, waiting = state["acknowledgement"], stored.plan.waiting_steps
     if carries_files(state) or state["amends"]:
         return read, None
-    if len(waiting) > 1 and (chosen := chosen_of(state["message"], [step.id for step in waiting])):
-        return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen
+    if len(waiting) > 1:
+        asked = {step.id: question_of(step.tool, step.description, step.args) for step in waiting}
+        if chosen := chosen_of(state["message"], asked):
+            return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen
+        if read.verdict == "confirm" and chosen is not None:
+            read = replace(read, verdict="amend", rule="counts_otherwise", strength=None)
     is_unclear = len(state["message"]) <= SHORT_REPLY_CHARS and read.rule not in NEVER_A_YES
     if read.verdict not in ("amend", "none") or not (is_unclear or read.carries_yes or read.verdict == "amend"):
         return read, None
-    reading = await classify_reply(context, state, plan)
+    reading = await classify_reply(context, state, stored.plan)
     if reading == "confirm" and read.carries_yes:
         return replace(read, verdict="confirm", rule="rules_and_model", strength="strong"), None
-    if read.verdict == "amend" and reading != "question":  # a condition, or words that a planner has to read
-        return read, None
-    verdict: Verdict = "none" if reading == "question" else reading
-    strength: Strength | None = "weak" if reading == "confirm" else None
-    return replace(read, rule=f"model_{reading}", verdict=verdict, strength=strength), None
+    if read.verdict != "amend" or reading == "question":  # otherwise a condition, or words that a planner has to read
+        verdict: Verdict = "none" if reading == "question" else reading
+        strength: Strength | None = "weak" if reading == "confirm" else None
+        read = replace(read, rule=f"model_{reading}", verdict=verdict, strength=strength)
+    return read, None
 
 
 async def _is_enough(context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement) -> bool:

@@ -146,9 +146,7 @@ class RuleBound(Bound):
 
 @dataclass(frozen=True, slots=True)
 class RuledCall:
-    """A call that rules are asked about. `values` and `origins` are by path; `brought_by` is the message of a schedule,
-    a trigger or a program that began the turn.
-    """
+    """A call for rules. `values` and `origins` are by path; `brought_by` is the message that no user wrote."""
 
     tool: str
     effect: Effect

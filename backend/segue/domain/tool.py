@@ -44,8 +44,7 @@ Reporter = Callable[[float, float | None, str | None], None]
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments. A slow
-    tool may call `report(progress, total, message)` in the event loop: the time limit of the call starts anew, and the
-    user sees the progress.
+    tool may call `report(progress, total, message)` in the event loop, which the user sees; its time starts anew.
     """
 
     owner: str
@@ -86,8 +85,7 @@ class SettlingCheck:
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """The description of a tool, without the function. `confirm` requires (True) or waives (False) the user's
-    confirmation, None leaves it to `effect`; under `always_ask` each call is asked about by itself, whatever the user
-    has allowed or said before.
+    confirmation, None leaves it to `effect`; under `always_ask` each call is asked about, whatever was allowed before.
     """
 
     name: str

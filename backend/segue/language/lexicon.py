@@ -267,9 +267,9 @@ def words_of_kinds(lexicon: Lexicon, kinds: frozenset[str]) -> WordsByLetter:
     return found
 
 
-def kinds_of(words: Phrase, language: str, lexicon: Lexicon) -> list[str]:
+def kinds_of(words: Phrase, language: str, lexicon: Lexicon, prefer: Preference | None = None) -> list[str]:
     """Returns the kind of every phrase in order, with `unknown` for each word that is in no phrase."""
-    return [kind for kind, _ in phrases_of(words, language, lexicon)]
+    return [kind for kind, _ in phrases_of(words, language, lexicon, prefer=prefer)]
 
 
 def phrases_of(

@@ -25,7 +25,7 @@ from segue.language.lexicon import (
     words_of_kinds,
 )
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
-from segue.plans.asked_words import BESIDE, Question, is_value, kind_beside
+from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply
@@ -294,7 +294,7 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("accept")  # `sounds perfect`
     if "why_not" in found:
         found.add("yes")
-    if found & {"named", "repeats"}:
+    if found & REPEATED:
         found.discard("addition")  # `yes, and cancel it`
     if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
         found.remove("understood")  # `ok, I see, do it`
@@ -383,30 +383,43 @@ _RANGES: Final[Mapping[str, tuple[int, int | None]]] = {  # from which of those 
     "last": (-1, None),
     "last_two": (-2, None),
 }
-_PICKS: Final = frozenset({"all", "both", "only", "but", *_RANGES})
+_ALL_OF: Final[Mapping[str, int]] = {"both": 2, "all_three": 3, "all_four": 4, "all_five": 5}
+_PICKS: Final = frozenset({"all", "only", "but", *_ALL_OF, *_RANGES})
 _WORDS: Final = _PICKS | {"and"}
 # Kinds of the lexicon that pick nothing, and leave a pick a pick.
-_BESIDE: Final = {"yes", "accept", "go_ahead", "polite", "thanks", "glue", "object", "filler", "vocative", "repeats"}
+_BESIDE: Final = APPROVALS | {"polite", "thanks", "glue", "object", "filler", "vocative", "repeats", "named"}
 # Where what is left out is named before the word that leaves it out: `sonuncusu hariç`.
 _AFTERTHOUGHTS: Final = frozenset({"ja", "ko", "tr", "hi"})
 
 SELECTION: Final = WordList("selection.toml", partial(parse_lexicon, kinds=_WORDS))
 
 
-def chosen_of(message: str, ids: Sequence[int]) -> frozenset[int] | None:
-    """Returns which of the `ids`, in the order in which they were asked about, a message picks, or None."""
+def chosen_of(message: str, asked: Mapping[int, Question]) -> frozenset[int] | None:
+    """Returns which of several steps in question, in order, a message picks: `yes, delete the first`, `yes, cancel B1`.
+    None if it is for all or for nothing, and an empty set if it counts otherwise: `both`, of three.
+    """
     utterance = parse_own_words(message)
     if utterance.asks or utterance.quotes or not utterance.words:
         return None
-    words = utterance.words
+    words, shown, count = utterance.words, joined(asked.values(), frozenset.intersection), len(asked)
     languages = dict.fromkeys([*languages_of(words, SELECTION.now), *languages_of(words, LEXICON.now)])
-    return next(filter(None, (_chosen(words, language, ids) for language in languages)), None)
+    picked = filter(None, (_chosen(words, each, [*asked], shown) for each in languages))
+    counted = {_ALL_OF.get(kind, count) for each in languages for kind in kinds_of(words, each, SELECTION.now)}
+    return next(picked, None) or (frozenset() if counted - {count} else _named(message, asked))
 
 
-def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] | None:
-    picks = _picks_in(words, language)
-    if ("both" in picks and len(ids) != 2) or {*picks} & {*_PLACES[len(ids) :]}:  # noqa: PLR2004 (both are two)
+def _named(message: str, asked: Mapping[int, Question]) -> frozenset[int] | None:
+    """Returns the steps without which a strong yes to all of them would say more than is asked."""
+    left = {each: joined([shown for at, shown in asked.items() if at != each]) for each in (None, *asked)}
+    is_yes = {each: classify(message, question=shown).strength == "strong" for each, shown in left.items()}
+    return frozenset(each for each in asked if is_yes[None] and not is_yes[each]) or None
+
+
+def _chosen(words: Phrase, language: str, ids: Sequence[int], shown: Question) -> frozenset[int] | None:
+    picks = _picks_in(words, language, shown)
+    if any(_ALL_OF.get(pick, len(ids)) != len(ids) for pick in picks) or {*picks} & {*_PLACES[len(ids) :]}:
         return None
+    picks = ["all" if pick in _ALL_OF else pick for pick in picks]
     left_out, named, chosen = set[int](), set[int](), set[int]()
     at_but = picks.index("but") if "but" in picks else None
     for at, kind in enumerate(picks):
@@ -416,27 +429,31 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int]) -> frozenset[int] 
         is_split = named and language not in _AFTERTHOUGHTS  # `the first not, the second yes`: which is left out?
         chosen = (named or set(ids)) - left_out if left_out and not is_split else chosen
     elif not named or "all" in picks:  # `all 3` is all if there are three
-        is_all = {"all", "both"} & {*picks} and (not named or picks == ["all", *_PLACES[len(ids) - 1 : len(ids)]])
+        is_all = "all" in picks and (not named or picks == ["all", *_PLACES[len(ids) - 1 : len(ids)]])
         chosen = set(ids) if is_all else chosen
     else:
         chosen = named
     return frozenset(chosen) or None
 
 
-def _picks_in(words: Phrase, language: str) -> list[str]:
+def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:
     """Returns the words that pick, none if the message says more than that."""
     said: list[str] = []
+    kinds_beside = partial(
+        kinds_of, language=language, lexicon=LEXICON.now, prefer=partial(kind_beside, shown, language)
+    )
     for kind, phrase in phrases_of(words, language, SELECTION.now):
         is_no = kind == UNKNOWN and kinds_of(phrase, ANY_LANGUAGE, LEXICON.now) == ["no"]  # `1 yes, 2 no`
         is_hour = phrase[0].isdigit() and said[-1:] in (["and"], ["glue"]) and _PICKS.isdisjoint(said)  # `at 2`
-        said += ["no"] if is_no or is_hour else [kind] if kind != UNKNOWN else kinds_of(phrase, language, LEXICON.now)
+        said += ["no"] if is_no or is_hour else [kind] if kind != UNKNOWN else kinds_beside(phrase)
     places = [at for at, kind in enumerate(said) if kind in _PICKS] or [len(said)]
     picks, between = [kind for kind in said if kind in _PICKS], said[places[0] : places[-1]]
     # `Thanks for everything` picks nothing, nor do `all good` and `the first, I mean the second`; `not only the first`
     # says nothing of the others.
-    if not {*said} <= _WORDS | _BESIDE or "thanks" in said[: places[0]] or {"but", "only"} <= {*picks}:
+    beside = _BESIDE if APPROVALS.isdisjoint(said) else _BESIDE | REPEATED  # `cancel both` alone is no yes to that
+    if not {*said} <= _WORDS | beside or "thanks" in said[: places[0]] or {"but", "only"} <= {*picks}:
         return []
-    is_all_of_them = {"accept", "filler", "yes"}.isdisjoint(said[places[0] :]) or not {"all", "both"} & {*picks}
+    is_all_of_them = {"accept", "filler", "yes"}.isdisjoint(said[places[0] :]) or not {"all", *_ALL_OF} & {*picks}
     return picks if {*between} <= _WORDS | {"glue", "object"} and is_all_of_them else []
 
 

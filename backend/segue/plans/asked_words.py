@@ -1,7 +1,7 @@
 """What a question shows of the step that waits: a reply that only repeats it adds nothing. `actions.toml`. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -141,9 +141,9 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     return Question(named.actions | described.actions, named.things | described.things, shown)
 
 
-def joined(questions: Sequence[Question]) -> Question:
-    """Returns what several steps show that are asked about together."""
-    return Question(*(frozenset().union(*(getattr(each, name) for each in questions)) for name in Question.__slots__))
+def joined(questions: Collection[Question], how: Callable[..., frozenset[str]] = frozenset.union) -> Question:
+    """Returns what several steps show that are asked about together; by `frozenset.intersection` what each shows."""
+    return Question(*(how(*(getattr(each, name) for each in questions)) for name in Question.__slots__))
 
 
 def question_in(answer: str | None) -> Question | None:

@@ -258,8 +258,7 @@ async def decide(
     filled in if it asks for that. A no to what it asks is told to its tool, if the call may be made again without a
     yes; else it cancels the plan like any no.
 
-    Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no step waits or a chosen
-    one does not.
+    Returns the plan as expired if it has waited too long. Raises StalePlan as `swap`, and if no (chosen) step waits.
     """
     step = stored.plan.waiting_step
     if stored.plan.expires_at <= now:

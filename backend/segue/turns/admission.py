@@ -134,8 +134,7 @@ class Limiter:
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key.
-    `failed_for_now` is one that ended with an error that may be gone by now: its key runs it again. `claim` is that of
-    the claimer, if it has one.
+    `failed_for_now`: it ended with an error that may be gone now; its key runs it again. `claim` is the claimer's.
     """
 
     turn: TurnKey

@@ -38,8 +38,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What `turns.request` holds of a ChatRequest, which says what its members are. At the time the message came,
-    `shown_plan` was the open plan and its version, and `language` and `time_zone` the session's, the latter empty if
-    nobody has named one.
+    `shown_plan` was the open plan and its version, and `language` and `time_zone` (may be empty) the session's.
     """
 
     force_web_search: bool

@@ -1,6 +1,5 @@
 """The rows of turns: queued, written under their fence, read by a running turn, completed. Statements are built at
-import, since one costs half a millisecond. Only a new message's parameters are named like columns: SQLAlchemy would set
-any such column.
+import, since one costs half a millisecond. Only a new message's parameters are named like columns.
 """
 
 from collections.abc import AsyncIterator

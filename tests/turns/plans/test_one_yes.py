@@ -140,6 +140,28 @@ async def test_both_is_to_two_and_asks_again_of_three(client: Client, provider: 
     assert (answer["message"]["content"][:10], len(effects)) == ("Quali due?", 2)
 
 
+@pytest.mark.parametrize("reply", ["Yes, delete itm-2.", "Sì, cancella itm-2, grazie"])
+async def test_a_yes_to_several_calls_that_names_one_runs_that_one(
+    reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await held(client, provider, delete(1), delete(2))
+    provider.will(says("Done."))
+    answer = await client.chat(session, reply)
+    assert ([step["status"] for step in answer["plan"]["steps"]], effects) == (
+        ["skipped", "complete"],
+        ["delete itm-2"],
+    )
+
+
+async def test_a_yes_that_counts_fewer_calls_than_wait_is_asked_about(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await held(client, provider, delete(1), delete(2), delete(3))
+    provider.will(reads("confirm"), planned([]))
+    answer = await client.chat(session, "Yes, delete both of them.")
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
 async def test_a_button_approves_what_was_shown_together(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:

@@ -44,8 +44,7 @@ _OWN: Final = frozenset({"index"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """How one of LangChain's packages is asked, and how it writes messages. `choices` is what a choice of tools is
-    called; one that is not in it is not sent. `with_cache_marks` marks where the part of a request ends that later ones
-    begin with.
+    called; one that is not in it is not sent. `with_cache_marks` marks where what later requests begin with ends.
     """
 
     name: str
