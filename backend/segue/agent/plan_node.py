@@ -23,8 +23,8 @@ from segue.domain.tool import Effect
 from segue.domain.user_request import UserRequest
 from segue.language.utterance import own_words
 from segue.plans import store
-from segue.plans.acknowledgement import NEVER_A_YES, NOT_BEFORE, POSTPONES, Acknowledgement, chosen_of
-from segue.plans.asked_words import offer_in, question_of
+from segue.plans.acknowledgement import NEVER_A_YES, NOT_BEFORE, POSTPONES, Acknowledgement, chosen_of, classify
+from segue.plans.asked_words import offer_in, question_in, question_of
 from segue.plans.policy import should_plan
 from segue.plans.store import StalePlan, StoredPlan
 from segue.plans.value_origins import leaves, stands_in
@@ -176,6 +176,10 @@ async def _read_reply(
     read, waiting = state["acknowledgement"], stored.plan.waiting_steps
     if carries_files(state) or state["amends"]:
         return read, None
+    if read.verdict == "amend" and (stored.reminded or stored.asked_in != state["answered_turn_id"]):
+        offered = question_in(state["answered"])  # beside the plan: `Shall I also note it?`
+        if offered is not None and classify(state["message"], question=offered).strength == "strong":
+            return replace(read, verdict="none", rule="offer"), None
     if len(waiting) > 1:
         asked = {step.id: question_of(step.tool, step.description, step.args) for step in waiting}
         if chosen := chosen_of(state["message"], asked):
@@ -244,7 +248,7 @@ async def _decide(
     decided = await context.transact(store.decide, stored, decision, turn_id=turn_id, now=now, **given)
     if decided.plan.status == "active":
         return _run(decided)
-    if state["acknowledgement"].added:  # `no, send it to Sara`
+    if state["acknowledgement"].added or any(map(str.isdigit, state["message"])):  # `no, send it to Sara`, `I said 12`
         return {"touched_plan": decided, "plan_runs": False, "note": TEXTS["rejected"]}
     return _close(decided, state)
 

@@ -82,6 +82,22 @@ async def test_a_yes_to_a_later_question_does_not_approve_what_waits(
     assert effects == ["delete itm-1"]
 
 
+@pytest.mark.parametrize("before", [1, 2])
+async def test_a_yes_to_what_the_model_offers_beside_a_plan_that_waits_is_no_change_of_the_plan(
+    client: Client, provider: Provider, effects: list[str], before: int
+) -> None:
+    session, _ = await offered(client, provider, [deletion(1), deletion(2)])
+    question = "How many items would you say there are altogether on the shelf in the hall downstairs?"
+    for _ in range(before):
+        provider.will(says("Twelve. Shall I show you the lamps?"))
+        await client.chat(session, question)
+    provider.will(calls(("mcp_find_items", {"query": "lamps"})), says("Here they are."))
+    answer = await client.chat(session, "yes, please show me the lamps")
+    assert answer["message"]["content"].startswith("Here they are.")
+    assert (await client.get(f"/sessions/{session}/plan"))["status"] == "waiting"
+    assert effects == []
+
+
 async def test_a_yes_while_the_tool_is_away_waits_for_its_return(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -101,6 +101,7 @@ async def test_a_question_with_a_no_in_it_cancels_nothing(
         ("en", "no thanks, show me the other ones first"),
         ("it", "no grazie, piuttosto cancella la terza"),
         ("zh", "不，发给王伟"),
+        ("it", "no, avevo detto la 1!"),
     ],
 )
 async def test_a_no_that_says_what_is_wanted_instead_is_answered(
