@@ -18,8 +18,7 @@ _Seen = tuple[object, ...]
 
 class McpFile:
     """The file at `path`; `secrets` returns the values of its variables. Call `read` once, then enter `followed_by`. A
-    change is applied once two looks in a row find the same file, so that no half-written file is. A file that was
-    deleted is refused like one that is wrong.
+    change is applied once two looks in a row find the same file: none half-written. A deleted file is refused too.
     """
 
     def __init__(self, path: Path, secrets: Callable[[], Mapping[str, str]]) -> None:

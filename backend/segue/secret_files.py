@@ -36,8 +36,7 @@ def listed(secrets: str) -> list[str]:
 
 class LiveKeys:
     """The keys of a provider, as the setting or the file called `name` lists them now, tried in their order. `seen`
-    holds every key that there was; `never_told` may hold other secrets too. `look` reads the file. `refusals` says by
-    key until when it is left out, and why.
+    holds every key that there was; `never_told` may hold other secrets too. `look` reads the file. `refusals`: by key.
     """
 
     def __init__(

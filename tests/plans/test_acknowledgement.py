@@ -379,7 +379,7 @@ def test_a_yes_under_a_quoted_line_is_the_writers_own(reply: str) -> None:
     [
         "no objections", "I don't see why not", "nothing to add, go ahead", "niente in contrario", "non vedo perché no",
         "没有异议", "没什么要补充的，继续", "لا مانع", "لا اعتراض، تابع", "keine Einwände", "I hereby approve the plan",
-        "Hiermit bestätige ich den Plan", "Con la presente confermo", "特此确认", "ابدأ",
+        "Hiermit bestätige ich den Plan", "Con la presente confermo", "特此确认", "ابدأ", "Oui, je confirme.",
     ],
 )  # fmt: skip
 def test_a_double_negative_that_agrees_and_a_formal_approval_confirm(reply: str) -> None:

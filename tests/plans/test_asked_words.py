@@ -80,6 +80,20 @@ def test_a_value_shown_before_an_offer_that_names_one_is_not_in_question() -> No
         assert "marco" not in question.words
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "BK-101을 취소하겠습니다. 진행할까요?",
+        "BK-101をキャンセルします。続けますか？",
+        "我将取消 BK-101。我可以继续吗？",
+    ],
+)
+def test_a_short_offer_in_a_script_without_spaces_is_of_what_was_said_before(answer: str) -> None:
+    question = question_in(answer)
+    assert question is not None
+    assert question.actions == {"cancel"}
+
+
 def test_a_choice_is_not_taken_for_the_details_of_an_offer() -> None:
     question = question_in("Details of payment:\n- which card?\n- Visa 4410\n- Visa 7238\nPlease confirm to proceed.")
     assert question is not None

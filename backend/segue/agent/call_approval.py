@@ -35,7 +35,7 @@ from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
-from segue.plans.asked_words import is_about, is_value, names_action, offer_in
+from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
@@ -87,7 +87,8 @@ def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
     """Returns whether the call's action is offered or asked for or, if the offer names none, what stands before it."""
     offer = offer_in(agreement.answer) or ""
     name = tool.original_name or tool.name
-    named = is_about(offer, name) or is_about(agreement.reply, name)
+    # Of several actions that are offered, `yes, send the mail` picks one.
+    named = is_about(agreement.reply, name) or (is_about(offer, name) and not names_same(agreement.reply, offer))
     return named or (not names_action(offer) and is_about(agreement.answer, name))
 
 

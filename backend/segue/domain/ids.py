@@ -31,9 +31,7 @@ _counter = itertools.count()  # orders the ids that one process makes within one
 
 @lru_cache(1024)
 def offered_name(name: str, taken: int = 0) -> str:
-    """Returns the name that a tool is offered under and its calls are shown with: its own, if that may be sent and so
-    many other tools have not `taken` it.
-    """
+    """Returns the name that a tool is offered and shown under: its own, if it may be sent and none has `taken` it."""
     if TOOL_NAME.fullmatch(name) and not taken:
         return name
     digest = hashlib.sha256((f"{name}/{taken}" if taken else name).encode(errors="replace")).hexdigest()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
-from segue.language.utterance import QUOTED, sentences_of, words_of
+from segue.language.utterance import QUOTED, is_unspaced, sentences_of, words_of
 from segue.language.written_values import numbers_in, times_in
 from segue.plans.value_origins import leaves
 
@@ -238,7 +238,8 @@ def offer_in(text: str | None) -> str | None:
     for at in range(-min(MOST_SENTENCES, len(said)), 0):
         words, asks = words_of(said[at]), said[at].rstrip().endswith(tuple(_QUESTION_MARKS))
         if any(lists.offers(words, asks=asks) for lists in ACTIONS.now.values()):
-            refers = len(words) <= SHORTEST_OFFER and -at < len(said)
+            is_bare = words and is_unspaced(words[0]) and not names_action(said[at])  # `진행할까요` has five
+            refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(said)
             return " ".join(said[at - refers :])
     return None
 
@@ -252,6 +253,11 @@ def is_about(text: str, tool: str) -> bool:
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
     said = [words_of(each) for each in sentences_of(text[-LONGEST_OFFER:])]
     return any(not actions.isdisjoint(lists.meant(words)) for words in said for lists in ACTIONS.now.values())
+
+
+def names_same(text: str, other: str) -> bool:
+    """Returns whether two texts name the same action, in any language."""
+    return any(lists.meant(words_of(text)) & lists.meant(words_of(other)) for lists in ACTIONS.now.values())
 
 
 def names_action(text: str) -> bool:

@@ -226,8 +226,7 @@ async def claim_next(
     """Claims the session's oldest open turn if it is queued: it runs now, under a new epoch. Returns None if a turn of
     the session runs already, or if the turn's owner is in `well_served` while a turn of another owner could run.
 
-    A turn that runs by one of the names in `unheard` is claimed anew: by these the caller has asked to claim one here,
-    and was not answered. That costs no attempt.
+    A turn that runs by one of the names in `unheard`, whose claims here were not answered, is claimed anew, for free.
     """
     values: dict[str, Any] = {"at_session": session_id, "claimer": worker, "lease": timedelta(seconds=lease_s)}
     statement, values["unheard"] = _CLAIM, list(unheard)

@@ -208,6 +208,17 @@ async def test_words_cover_each_of_the_calls_that_were_named_one_after_the_other
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-3"}]
 
 
+async def test_a_yes_that_names_one_of_two_actions_that_were_offered_covers_that_one(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    said = 'I will delete itm-1 and send the note "Gone" to Ada. Shall I?'
+    session = await talked(client, provider, "itm-1 is broken, and Ada should know", said=said)
+    provider.will(calls(delete(1), note("Ada", "Gone")))
+    answer = await client.chat(session, "Yes, send the note.")
+    assert effects == ["send Ada: Gone"]
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-1"}]
+
+
 async def test_words_cover_a_call_once(client: Client, provider: Provider, shelf: Shelf) -> None:
     shelf.trouble = "no ink"
     session = await talked(client, provider, "Write hello down", said="Shall I ask the moody writer for hello?")

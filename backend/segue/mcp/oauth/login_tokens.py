@@ -1,7 +1,6 @@
 """Users' tokens at MCP servers: sealed, and renewed by one process at a time. Owns `mcp_logins` and `mcp_clients`.
 
-What is sealed names its owner and server, so a row cannot be read as another user's. No transaction is open while a
-server is asked. Times are the database's.
+What is sealed names its owner and server. No transaction is open while a server is asked. Times are the database's.
 """
 
 import asyncio
