@@ -130,7 +130,7 @@ async def test_a_cancelled_caller_cancels_the_remote_call(ours: McpServers) -> N
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hanging
-    assert "left" in await call(ours, "wait_until_cancelled", note="left")
+    assert "left" in str(await call(ours, "wait_until_cancelled", note="left"))
 
 
 async def test_a_timeout_says_how_long_and_the_session_survives(configure: Configure) -> None:
