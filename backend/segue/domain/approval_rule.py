@@ -146,7 +146,7 @@ class RuleBound(Bound):
 
 @dataclass(frozen=True, slots=True)
 class RuledCall:
-    """A call for rules. `values` and `origins` are by path; `brought_by` is the message that no user wrote."""
+    """A call that rules see. `values` and `origins` are by path, `brought_by` is what began a turn if no user did."""
 
     tool: str
     effect: Effect

@@ -44,7 +44,7 @@ Reporter = Callable[[float, float | None, str | None], None]
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The user and the turn that a tool runs for. Identity comes from here, never from the model's arguments. A slow
-    tool may call `report(progress, total, message)` in the event loop, which the user sees; its time starts anew.
+    tool may call `report(progress, total, message)` in the event loop: the user sees it, and its time starts anew.
     """
 
     owner: str

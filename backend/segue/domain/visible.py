@@ -1,5 +1,5 @@
 """Makes visible what a text could hide from the person who approves it: a character that prints nothing, reverses the
-text or looks like a space becomes ‹U+202E›. What scripts and emoji need stays. Every `‹` is escaped too. Pure.
+text or looks like a space becomes ‹U+202E›. What scripts and emoji need stays. Every `‹` is escaped too.
 """
 
 import re

@@ -273,7 +273,7 @@ class StreamedAnswer:
     has heard some, which cannot be taken back.
 
     `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
-    `read_calls` returns the calls that a text is, or none; without it no text is one. `called_in_text`: one was.
+    `read_calls` returns the calls that a text is, or none; without it no text is one. `called_in_text`: some was.
     """
 
     def __init__(

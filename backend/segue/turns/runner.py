@@ -48,7 +48,7 @@ Stop = Literal["cancelled", "handed_back", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A run's end without answer: its turn's `error`, None to queue it again; `said` is the message that ended it."""
+    """How a run ended without an answer: its `error`, None to queue it again. `said` is how its user stopped it."""
 
     claim: Claim
     error: AppError | None

@@ -65,7 +65,7 @@ router = router_of("doors", "/api/chat", route_class=DoorRoute)
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A decision that a message brings, taken once under the `key`. What a page has added to a message of the
-    assistant's `continues` that. `calls` maps the tool and arguments of each approved call to its id; `denied`: others.
+    assistant's `continues` that. `calls` maps tool and arguments of each approved call to its id, `denied` has others.
     """
 
     button: Button
