@@ -13,7 +13,9 @@ LOOK_EVERY_S = 2.0
 
 
 class Watch:
-    """While entered, calls `look` every `every_s` or LOOK_EVERY_S, at once after `wake`, one at a time. Logs errors."""
+    """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `wake`. One call at a time. Logs
+    what a call raises, and goes on.
+    """
 
     def __init__(self, name: str, look: Callable[[], Awaitable[object]], *, every_s: float | None = None) -> None:
         self._name = name

@@ -134,7 +134,7 @@ async def test_every_response_carries_the_callers_request_id_and_the_release(cli
         ("GET", "/health/live"): 200,
         ("GET", "/docs"): 200,
         ("GET", "/openapi.json"): 200,
-        ("POST", "/sessions"): 422,
+        ("POST", "/sessions"): 201,
         ("PUT", "/sessions"): 405,
         ("GET", f"/sessions/{MISSING}"): 404,
         ("GET", "/nowhere"): 404,

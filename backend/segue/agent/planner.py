@@ -72,8 +72,7 @@ async def amend_plan(context: TurnContext, state: TurnState, plan: Plan) -> tupl
 
     async def ask(note: str, offered: Sequence[ToolSpec], _: Mapping[str, Tool]) -> str:
         about = prompts.with_plan(f"{note}\n\n{prompts.TEXTS['amender']}", plan)
-        conversation = prompts.with_instruction(state["prompt"], about)
-        return (await _ask(context, conversation, offered, PLAN)).text
+        return (await _ask(context, prompts.with_instruction(state["prompt"], about), offered, PLAN)).text
 
     return await _steps(context, state, ask, done=len(plan.started_steps))
 

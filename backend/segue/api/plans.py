@@ -81,8 +81,7 @@ async def get_approvals(
     newest plan first.
     """
     asked = {"now": services.clock(), "status": status, **paging.behind(_POSITION)}
-    found = await services.read(list_approvals, identity, **asked)
-    return paging.page(found, lambda each: each.plan_id)
+    return paging.page(await services.read(list_approvals, identity, **asked), lambda each: each.plan_id)
 
 
 @approvals_router.post(

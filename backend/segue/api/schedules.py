@@ -117,8 +117,7 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 @router.get("")
 async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
     """Lists the caller's schedules, in all sessions. Newest first."""
-    found = await services.read(schedules.list_schedules, caller, **paging.behind(_POSITION))
-    return paging.page_of_placed(found)
+    return paging.page_of_placed(await services.read(schedules.list_schedules, caller, **paging.behind(_POSITION)))
 
 
 @router.get("/{schedule_id}")

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
-from segue.db.outages import DISK_FULL_STATE, FAILING, LOCKED, READ_ONLY_STATE, Outages, StorageUnavailable
+from segue.db.outages import DISK_FULL_STATE, FAILING, LOCKED, OUTAGES, READ_ONLY_STATE, Outages, StorageUnavailable
 from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
@@ -161,13 +161,15 @@ class Database:
         """Raises StorageUnavailable sooner than a statement would, because a health check does not wait long. `probe`
         writes what turns write, and changes nothing. If Postgres `refuses_writes`, it is asked to write until it can.
         """
-        with self.outages.told(otherwise=FAILING):
+        try:
             async with asyncio.timeout(PING_TIMEOUT_S), self.transaction() as connection:
                 await connection.execute(_SHORT_WAITS)
                 await connection.execute(probe)
                 if self.refuses_writes:
                     await connection.exec_driver_sql(_WRITES_TO_DISK)
                     self.refuses_writes = False
+        except OUTAGES as error:
+            self.outages.refuse(error, otherwise=FAILING)
 
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
@@ -193,12 +195,16 @@ class Database:
         self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
     ) -> AsyncIterator[AsyncConnection]:
         async def enter() -> AsyncConnection:
-            with self.outages.told():
+            try:
                 return await stack.enter_async_context(connect())
+            except OUTAGES as error:
+                self.outages.refuse(error)
 
-        with self.outages.told():
+        try:
             async with AsyncExitStack() as stack:
                 yield await outlast(enter)
+        except OUTAGES as error:
+            self.outages.refuse(error)
 
     def _engine(self, url: str, *, pool_size: int, **session_settings: str) -> AsyncEngine:
         engine = _make_engine(

@@ -14,7 +14,7 @@ from datetime import datetime
 from importlib.resources import files
 from socket import gaierror
 from ssl import SSLError
-from typing import Final
+from typing import Final, NoReturn
 
 from asyncpg import ClientConfigurationError, InterfaceError, InternalClientError, PostgresError
 from sqlalchemy import text
@@ -189,16 +189,12 @@ class Outages:
         self._logged_at: dict[OutageCause, float] = {}
         self._lookups: set[asyncio.Task[None]] = set()
 
-    @contextmanager
-    def told(self, *, otherwise: OutageCause | None = None) -> Iterator[None]:
-        """Raises StorageUnavailable for an error of OUTAGES that is one; for others of them too, if given a cause."""
-        try:
-            yield
-        except OUTAGES as error:
-            if (cause := cause_of(error) or otherwise) is None:
-                raise
-            self._log(cause, error)
-            raise StorageUnavailable(cause) from error
+    def refuse(self, error: Exception, *, otherwise: OutageCause | None = None) -> NoReturn:
+        """Raises StorageUnavailable for an error of OUTAGES that is one, or that is given a cause; else the error."""
+        if (cause := cause_of(error) or otherwise) is None:
+            raise error
+        self._log(cause, error)
+        raise StorageUnavailable(cause) from error
 
     async def blocker(self) -> Blocker | None:
         """Returns the connection that others wait for, or None if there is none or Postgres does not say in time."""

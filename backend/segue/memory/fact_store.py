@@ -238,8 +238,7 @@ async def nearest_facts(
 ) -> list[tuple[Memory, float]]:
     """Returns the facts whose embeddings are closest, with the cosine of the angle between. Needs pgvector."""
     asked = {"of_owner": owner, "of_model": model, "to": list(embedding), "dimensions": len(embedding)}
-    found = await connection.execute(_NEAREST, {**asked, "at_most": limit})
-    return [(_memory(row), row.cosine) for row in found]
+    return [(_memory(row), row.cosine) for row in await connection.execute(_NEAREST, {**asked, "at_most": limit})]
 
 
 async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:

@@ -166,8 +166,7 @@ async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
 
 
 async def _last_version(connection: AsyncConnection, session_id: str) -> int:
-    newest = select(func.max(plans.c.version)).where(plans.c.session_id == session_id)
-    return await connection.scalar(newest) or 0
+    return await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == session_id)) or 0
 
 
 async def cancel_open(connection: AsyncConnection, session_id: str) -> None:

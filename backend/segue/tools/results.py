@@ -126,8 +126,7 @@ async def list_calls(
     statement = _owned(owner, session_id).order_by(*newest_first(tool_calls)).limit(limit)
     wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
     these = (tool_calls.c[name] == value for name, value in wanted.items() if value is not None)
-    found = await connection.execute(statement.where(came_before(tool_calls, before), *these))
-    return [call_of(row) for row in found]
+    return [call_of(row) for row in await connection.execute(statement.where(came_before(tool_calls, before), *these))]
 
 
 async def search_calls(

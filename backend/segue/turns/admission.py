@@ -377,8 +377,7 @@ async def accepted_before(
     if stored.body_hash != once.body_hash:
         raise turn_errors.of("idempotency_key_reused")
     for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
-    turn = turn_key(session_id, stored)
-    return Admitted(turn, stored.status, fresh=False, failed_for_now=for_now)
+    return Admitted(turn_key(session_id, stored), stored.status, fresh=False, failed_for_now=for_now)
 
 
 async def _admit_locked(
