@@ -135,7 +135,8 @@ def tools_of_turn(
 
 class TurnRun:
     """One run of a claimed turn. `stopped` is why it was stopped, None if it was not. `stored_messages` are those that
-    its calls have stored, once it is finished. The statement's guard decides if a run stops that is storing its answer.
+    its calls have stored, once it is finished. A run whose answer is being stored is not stopped any more: the guard in
+    the statement decides.
     """
 
     def __init__(self, deps: TurnDeps, claim: Claim, unstored: UnstoredEnds, *, lease_s: float) -> None:

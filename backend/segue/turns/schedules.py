@@ -1,7 +1,8 @@
 """Schedules: messages that are sent at set times. Owns the table `schedules`.
 
 The transaction that stores the turn of a due moment moves its schedule on, if no other process has, so each moment is
-one turn. A process looks at a schedule under a lease, until its last turn ended well or its owner was told.
+one turn. A process looks at a schedule under a lease, when it is due and until its last turn has ended well or its
+owner was told. Times are PostgreSQL's.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """The rows of turns: queued, written under their fence, read by a running turn, completed. Statements are built at
-import, since one costs half a millisecond. Only a new message's parameters are named like columns.
+import, since one costs half a millisecond. Only a new message's parameters are named like columns: SQLAlchemy would set
+any such column.
 """
 
 from collections.abc import AsyncIterator
