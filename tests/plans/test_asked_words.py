@@ -1,6 +1,6 @@
 import pytest
 
-from segue.plans.asked_words import asked_in, is_about, offer_in, question_in
+from segue.plans.asked_words import asked_in, is_about, names_same, offer_in, question_in
 
 OFFERS = [
     "Please confirm if you would like to proceed with this booking.",
@@ -70,6 +70,19 @@ def test_an_offer_begins_with_the_first_of_the_last_sentences_that_offers() -> N
 )
 def test_an_offer_is_about_a_tool_whose_action_it_names(text: str, tool: str, *, about: bool) -> None:
     assert is_about(text, tool) is about
+
+
+@pytest.mark.parametrize(
+    ("reply", "offer", "same"),
+    [
+        ("Yes, send the note.", "Shall I delete it and send the note?", True),
+        ("Sì, manda la nota", "Shall I delete it and send the note?", True),
+        # the French word for a booking, which the English reply and offer have as a thing
+        ("Yes, go on with this reservation.", "Shall I go on with changing your reservation?", False),
+    ],
+)
+def test_a_reply_names_what_is_offered_in_the_language_of_either(reply: str, offer: str, *, same: bool) -> None:
+    assert names_same(reply, offer) is same
 
 
 def test_a_value_shown_before_an_offer_that_names_one_is_not_in_question() -> None:

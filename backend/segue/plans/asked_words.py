@@ -256,8 +256,10 @@ def is_about(text: str, tool: str) -> bool:
 
 
 def names_same(text: str, other: str) -> bool:
-    """Returns whether two texts name the same action, in any language."""
-    return any(lists.meant(words_of(text)) & lists.meant(words_of(other)) for lists in ACTIONS.now.values())
+    """Returns whether two texts name the same action, in the language of either."""
+    known = [ACTIONS.now.get(detect_language(each), ACTIONS.now[ENGLISH]) for each in (text, other)]
+    one, two = (frozenset().union(*(lists.meant(words_of(said)) for lists in known)) for said in (text, other))
+    return not one.isdisjoint(two)
 
 
 def names_action(text: str) -> bool:
