@@ -43,7 +43,7 @@ _FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[
 
 @dataclass(frozen=True, slots=True)
 class ClaimedEffect:
-    """An effect that an answer claims. One that `is_sure` needs no second reader; `Done.` `is_bare`: without a deed."""
+    """An effect that an answer claims: if it `is_sure`, no second reader is needed; one that `is_bare` says `Done.`"""
 
     sentence: str
     is_sure: bool
