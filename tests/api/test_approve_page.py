@@ -132,6 +132,7 @@ async def test_the_page_is_open_runs_nothing_and_shows_a_hostile_call_to_the_let
     assert (await desk.service.http.head(links["sara"])).status_code == 200
 
 
+@pytest.mark.sweep
 async def test_a_decision_that_cannot_be_taken_now_says_so_on_the_page_and_can_be_taken_later(desk: Desk) -> None:
     form = {"decision": "reject", "sure": "yes"}
     assert (await desk.root.http.put("/ops/users/carl/limits", json={"turns_per_minute": 1})).status_code == 200

@@ -70,6 +70,7 @@ async def test_two_operators_who_set_limits_of_a_user_at_once_lose_nothing(
     assert tuple(row) == (None, None, 5)
 
 
+@pytest.mark.sweep
 async def test_what_is_done_at_the_command_line_is_in_the_audit_of_operators(
     service: Client, settings: Settings, urls: dict[str, str]
 ) -> None:

@@ -134,12 +134,14 @@ def through(door: Proxy, url: str, **said: str) -> str:
     return there.render_as_string(hide_password=False)
 
 
+@pytest.mark.sweep
 async def test_a_migration_ends_though_nobody_says_that_the_server_has_hung_up(door: Proxy, database_url: str) -> None:
     door.swallows_ends = True
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.to_thread(upgrade, through(door, database_url, sslmode="prefer", channel_binding="prefer"))
 
 
+@pytest.mark.sweep
 async def test_a_server_that_takes_a_connection_and_says_nothing_ends_a_migration_with_its_cause(
     door: Proxy, database_url: str
 ) -> None:

@@ -156,6 +156,7 @@ async def test_an_edit_killed_before_its_transaction_ends_changes_nothing_and_ca
     await killed.are_unharmed("kept")
 
 
+@pytest.mark.sweep
 async def test_an_edit_killed_after_that_goes_on_once_beside_one_branch_and_what_tools_had_done(killed: Killed) -> None:
     session = killed.sessions["edited"]
     [left] = await killed.branches("edited")

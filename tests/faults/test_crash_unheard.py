@@ -85,6 +85,7 @@ async def all_stand_where_they_are_killed(site: Site, session: str, heard: list[
         await stores.until_key(lambda: stores.redis.xrange(log, min=f"{heard[-1].id}-0"))
 
 
+@pytest.mark.sweep
 async def test_an_answer_that_was_stored_is_the_answer_though_its_process_never_knew(killed: Killed) -> None:
     [turn] = await killed.client.turns(killed.stored)
     assert (turn["status"], turn["attempts"]) == ("completed", 1)

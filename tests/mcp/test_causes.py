@@ -301,6 +301,7 @@ class Slow(Peer):
         return await super().serve(request)
 
 
+@pytest.mark.sweep
 async def test_a_server_that_runs_a_call_is_not_asked_for_a_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ class FloodingPeer(Peer):
             yield self.stream
 
 
+@pytest.mark.sweep
 async def test_servers_that_flood_are_left_for_longer_each_time_while_the_tools_of_others_work(tmp_path: Path) -> None:
     flooding = {
         kind: {"command": "python", "args": [str(HERE / "mcp_flood_server.py"), kind], "prefix": f"{kind}_"}

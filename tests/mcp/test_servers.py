@@ -320,6 +320,7 @@ async def test_an_http_answer_that_is_not_mcp_names_its_status(configure: Config
         }
 
 
+@pytest.mark.sweep
 async def test_servers_that_never_come_up_do_not_hold_up_the_others(configure: Configure) -> None:
     before = children()
     config = configure(

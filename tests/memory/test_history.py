@@ -221,6 +221,7 @@ async def test_a_turn_that_ended_between_a_call_and_its_result_leaves_a_history_
     assert (hung["status"], hung["summary"]) == ("unknown", INTERRUPTED)
 
 
+@pytest.mark.sweep
 async def test_a_session_counts_no_message_that_a_second_run_of_a_turn_has_replaced(
     with_tools: Client, provider: Provider
 ) -> None:

@@ -325,6 +325,7 @@ async def test_a_turn_without_tokens_for_a_second_such_request_answers_from_what
     assert TEXTS["out_of_rounds"] in provider.instruction()
 
 
+@pytest.mark.sweep
 async def test_a_turn_has_six_retries_for_all_its_calls_together(patient: Client, provider: Provider) -> None:
     again = fails(500, headers={"Retry-After": "0"})
     rounds = [

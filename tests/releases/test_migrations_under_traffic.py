@@ -176,6 +176,7 @@ async def test_every_migration_since_a_release_fails_no_request_of_it_and_none_o
                 await users.heard(TALKERS)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("revision", first(2, dict.fromkeys([AFTER_IT[0], "0042", *AFTER_IT])))
 async def test_a_migration_waits_for_no_reader_while_others_wait_behind_it(
     own_database_url: str, revision: str

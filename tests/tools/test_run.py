@@ -184,6 +184,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     "machine",
     [

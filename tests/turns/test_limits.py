@@ -196,6 +196,7 @@ async def test_a_turn_that_two_requests_ran_again_at_once_keeps_its_place(
         assert {(await task).status_code for task in (*both, other)} == {200}
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_may_have_been_accepted_keeps_its_place_until_that_is_known(
     settings: Settings, provider: Provider
 ) -> None:

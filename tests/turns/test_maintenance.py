@@ -220,6 +220,7 @@ async def test_details_of_a_turn_that_was_run_again_go_after_the_days_since_then
         await stores.until(f"SELECT ({detailed}) IS NULL")
 
 
+@pytest.mark.sweep
 async def test_what_grows_is_kept_for_ever_but_the_audit_unless_a_time_is_set(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:
@@ -242,6 +243,7 @@ async def test_what_grows_is_kept_for_ever_but_the_audit_unless_a_time_is_set(
             assert (await client.get(f"/ops/turns/{(await client.turns(session))[0]['turn_id']}/timeline"))["nodes"]
 
 
+@pytest.mark.sweep
 async def test_what_cannot_be_deleted_keeps_nothing_else(settings: Settings, own_database_url: str) -> None:
     own = settings.model_copy(update={"database_url": SecretStr(own_database_url)})
     async with running(own) as client, looking_into(own) as stores, looking_into(own) as holder:

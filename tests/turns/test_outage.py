@@ -167,6 +167,7 @@ async def test_who_waits_for_a_turn_that_cannot_end_on_a_full_disk_is_told_withi
     await admin.close()
 
 
+@pytest.mark.sweep
 async def test_turns_that_cannot_end_keep_no_lease_of_another_from_being_renewed(
     settings: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ async def test_a_process_that_has_lost_its_connection_takes_its_lock_again_and_d
         await client.ended(session)
 
 
+@pytest.mark.sweep
 async def test_the_log_tells_once_that_an_outage_has_begun_and_once_that_it_is_over(
     patient: Settings, database_url: str
 ) -> None:
@@ -207,6 +208,7 @@ async def test_the_log_tells_once_that_an_outage_has_begun_and_once_that_it_is_o
     assert [(times(begins), times(ends)) for begins, ends in OUTAGE.items()] == [(1, 1)] * len(OUTAGE)
 
 
+@pytest.mark.sweep
 async def test_a_fault_that_is_no_outage_ends_nothing_that_looks_after_turns(
     patient: Settings, provider: Provider
 ) -> None:
@@ -239,6 +241,7 @@ async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_tha
     assert (turn["status"], turn["attempts"]) == ("completed", 1)
 
 
+@pytest.mark.sweep
 async def test_a_turn_whose_claim_was_not_heard_runs_at_once_and_costs_no_attempt(
     patient: Settings, database_url: str, provider: Provider
 ) -> None:

@@ -106,6 +106,7 @@ def emails_found(answer: dict[str, Any]) -> list[str]:
     return EMAIL_ID.findall(call["metadata"]["truncated_preview"])
 
 
+@pytest.mark.sweep
 async def test_what_was_found_is_read_after_kill_nine_and_the_loss_of_redis(
     scripted: dict[str, str], provider: Provider
 ) -> None:

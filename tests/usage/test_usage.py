@@ -217,6 +217,7 @@ async def test_what_was_held_back_of_an_answer_that_fell_silent_is_charged(
     assert 80 < silent["output_tokens"] < 300
 
 
+@pytest.mark.sweep
 async def test_a_turn_whose_end_is_stored_at_a_second_try_is_charged_once(
     settings: Settings, provider: Provider
 ) -> None:

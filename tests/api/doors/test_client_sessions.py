@@ -105,6 +105,7 @@ DOORS: dict[str, Callable[[str, str, int], tuple[str, dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.sweep
 async def test_a_yes_said_three_times_approves_three_steps_at_every_door(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -140,6 +140,7 @@ async def test_a_turn_that_is_cancelled_between_two_approved_calls_tells_of_the_
     shelf.go.set()
 
 
+@pytest.mark.sweep
 async def test_a_step_that_begins_while_another_process_ends_its_cancelled_turn_may_have_run(
     settings: Settings, provider: Provider, shelf: Shelf, database: Database
 ) -> None:
