@@ -113,13 +113,12 @@ async def _resume_decided(context: TurnContext, state: TurnState, decided: Store
 async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
     """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
     read, verdict = state["acknowledgement"], state["acknowledgement"].verdict
-    weak, note = read.strength == "weak", VERDICT_NOTES.get(verdict)
-    if note is not None and (ended is not None or state["shown_plan"] is not None):
+    weak = read.strength == "weak"
+    note = TEXTS["postponed"] if read.rule in POSTPONES else VERDICT_NOTES.get(verdict)
+    if verdict in VERDICT_NOTES and (ended is not None or state["shown_plan"] is not None):
         note = TEXTS["too_late"]
-    elif offer_in(state["answered"]) is None:
+    elif note is not None and offer_in(state["answered"]) is None:
         note = None  # nothing was offered that the message could answer
-    elif read.rule in POSTPONES:
-        note = TEXTS["postponed"]
     skip: Update = {"note": note, "plan_runs": False, "touched_plan": ended, "cautious": weak}
     if ended is not None:
         skip["postscript"] = plan_messages.ended(ended.plan, language_of(state))
