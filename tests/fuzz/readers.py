@@ -112,7 +112,7 @@ def _read(pieces: Sequence[bytes]) -> list[bytes]:
             yield piece
 
     async def read() -> list[bytes]:
-        return [event async for event in events(given()) if event is not None]
+        return [event async for event in events(given())]
 
     return loop().run_until_complete(read())
 

@@ -331,8 +331,7 @@ class ChatModel:
                 parts = within_pauses(parts, first_token_s=first_s, idle_s=idle_s)
             async with aclosing(parts) as awaited:
                 async for part in awaited:
-                    if part is not None:
-                        answer.add(part)
+                    answer.add(part)
             try:
                 reply = request.counted(answer.reply())
             finally:

@@ -106,8 +106,8 @@ class ProviderModel(ABC):
     @abstractmethod
     def answer(
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
-    ) -> AsyncGenerator[AnswerPart | None]:
-        """Yields the parts of the answer as they come, and None as a sign of life before the first. Raises
+    ) -> AsyncGenerator[AnswerPart]:
+        """Yields the parts of the answer as they come; whatever else comes meanwhile is a SIGN_OF_LIFE. Raises
         ModelFailure, TimeoutError, or one of MALFORMED. What is not streamed may come as a whole.
         """
 

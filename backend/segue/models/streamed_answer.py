@@ -222,10 +222,10 @@ class Listener:
 
 
 async def within_pauses(
-    parts: AsyncGenerator[AnswerPart | None], *, first_token_s: float, idle_s: float
-) -> AsyncGenerator[AnswerPart | None]:
-    """Yields the parts. Raises NothingCame before the first that is one, then StreamIdle, if one takes too long."""
-    has_begun, loop = False, asyncio.get_running_loop()
+    parts: AsyncGenerator[AnswerPart], *, first_token_s: float, idle_s: float
+) -> AsyncGenerator[AnswerPart]:
+    """Yields the parts. Raises NothingCame before the first, then StreamIdle, if no byte has come for too long."""
+    count, loop = 0, asyncio.get_running_loop()
     waits_since: float | None = loop.time()  # None while something is done with a part, which is no pause
     timer: asyncio.TimerHandle
 
@@ -236,7 +236,7 @@ async def within_pauses(
     def look() -> None:
         """Looks once a pause, not at every part: a timer for each would take a twelfth of what a part takes."""
         nonlocal timer
-        pause_s, now = idle_s if has_begun else first_token_s, loop.time()
+        pause_s, now = idle_s if count else first_token_s, loop.time()
         ends_at = (now if waits_since is None else waits_since) + pause_s
         if ends_at <= now:
             limit.reschedule(now)
@@ -248,22 +248,20 @@ async def within_pauses(
         timer = loop.call_later(first_token_s, look)
         try:
             async with asyncio.timeout(None) as limit:
-                number = 0
                 async for part in parts:
                     waits_since = None
                     yield part
-                    number += 1
-                    if number % AT_ONCE == 0:  # one read can hold hundreds, which would keep everything else waiting
+                    count += 1
+                    if count % AT_ONCE == 0:  # one read can hold hundreds, which would keep everything else waiting
                         await asyncio.sleep(0)
                     waits_since = loop.time()
-                    if part is not None and not has_begun:
-                        has_begun = True
+                    if count == 1:
                         timer.cancel()
                         look()
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise (StreamIdle(idle_s) if has_begun else NothingCame(first_token_s)) from error
+            raise (StreamIdle(idle_s) if count else NothingCame(first_token_s)) from error
         finally:
             timer.cancel()
 

@@ -46,7 +46,7 @@ class OfflineModel(ProviderModel):
 
     async def answer(
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
-    ) -> AsyncGenerator[AnswerPart | None]:
+    ) -> AsyncGenerator[AnswerPart]:
         reply = await asyncio.to_thread(reply_to, messages, options)  # long if there are hundreds of tools
         for word in _WORD.findall(reply.text) if is_streamed else ():
             yield AnswerPart(word)

@@ -125,7 +125,7 @@ class ProviderOptions:
 
 async def _heard(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for piece in pieces:
-        SIGN_OF_LIFE.get()()  # also for comments and pings, which libraries swallow
+        SIGN_OF_LIFE.get()()  # also for comments and pings, of which no event comes
         yield piece
 
 
@@ -210,12 +210,12 @@ class Endpoint:
     async def ask(self, body: RequestBody) -> dict[str, Any]:
         """Returns the whole answer. Raises ModelFailure, TimeoutError or ValueError."""
         async with aclosing(self.events(body)) as received:
-            return cast(dict[str, Any], await anext(received, {}))
+            return await anext(received, {})
 
-    async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any] | None]:
-        """Yields the events of an answer, or a whole one, and None as a sign of life. Raises as `ask` does. It is asked
-        for again without what the endpoint refuses, or with what it misses; what is refused of those in `forget` is
-        left out of this request alone. The last event is empty if the provider said that it is complete.
+    async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any]]:
+        """Yields the events of an answer, or a whole one. Raises as `ask` does. It is asked for again without what the
+        endpoint refuses, or with what it misses; what is refused of those in `forget` is left out of this request
+        alone. The last event is empty if the provider said that it is complete.
         """
         learned, has_begun = self._learned, False
         while True:
@@ -237,7 +237,7 @@ class Endpoint:
                 continue
             return
 
-    async def _received(self, body: RequestBody) -> AsyncGenerator[dict[str, Any] | None]:
+    async def _received(self, body: RequestBody) -> AsyncGenerator[dict[str, Any]]:
         response = await self._post(body)
         try:
             kind = response.headers.get("content-type", "")
@@ -248,15 +248,13 @@ class Endpoint:
                 yield {}
                 return
             with self._reading(), suppress(*_CUT):
-                pieces = bounded(response.aiter_bytes(), self.max_answer_bytes)
+                pieces = _heard(bounded(response.aiter_bytes(), self.max_answer_bytes))
                 async for data in events(pieces):
-                    if not data or data.isspace():  # some send empty events while nothing comes
-                        yield None
-                    elif data.strip() == b"[DONE]":
+                    if data.strip() == b"[DONE]":
                         await _drain(pieces)
                         yield {}
                         return
-                    else:
+                    if data and not data.isspace():  # some send empty events while nothing comes
                         yield self._checked(read_json(data))
         finally:
             await response.aclose()
@@ -312,30 +310,25 @@ async def endpoint_of(options: ProviderOptions, path: str) -> AsyncIterator[Endp
         yield Endpoint(client, refusals, path, options.max_answer_bytes)
 
 
-async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """Yields the data of each event, and None for a piece of the stream in which none ended: a sign of life."""
+async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yields the data of each event."""
     pending = bytearray()
     data: list[bytes] = []
     held = 0
     async for piece in pieces:
         pending += piece
         if not held and b"\n" not in piece and b"\r" not in piece:
-            yield None
             continue
         whole = bytes(pending)
         held = 1 if whole.endswith(b"\r") else 0  # the other half of this line end may be in the next piece
         *lines, rest = _LINE_END.split(whole[: len(whole) - held])
         pending = bytearray(rest + whole[len(whole) - held :])
-        found = False
         for line in lines:
             if not line and data:
                 yield b"\n".join(data)
                 data.clear()
-                found = True
             else:
                 data += _data_in(line)
-        if not found:
-            yield None
     data += _data_in(bytes(pending).rstrip(b"\r"))
     if data:
         yield b"\n".join(data)

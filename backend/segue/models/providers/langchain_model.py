@@ -81,7 +81,7 @@ class AdaptedModel(reply.ProviderModel):
 
     async def answer(
         self, messages: Sequence[BaseMessage], options: reply.RequestOptions, *, is_streamed: bool
-    ) -> AsyncGenerator[reply.AnswerPart | None]:
+    ) -> AsyncGenerator[reply.AnswerPart]:
         """Asks again without what is refused of the parameters."""
         reader = AnswerReader(self.dialect, self.by)
         given = self.dialect.with_cache_marks([given_back(each, self.dialect, self.by) for each in messages])
@@ -98,7 +98,8 @@ class AdaptedModel(reply.ProviderModel):
                     async for message in received:
                         self._refused |= refused - clients  # kept only once it has helped
                         part = reader.add(message)
-                        yield part if reader.has_begun else None
+                        if reader.has_begun:
+                            yield part
             except refusals.ProviderRefusal as refusal:
                 tried = {**sent, "stream": True} if self.dialect.asks_for_whole_answers and not is_whole else sent
                 name = None if reader.has_begun else parameter_named(refusal, tried)
@@ -144,6 +145,7 @@ class AdaptedModel(reply.ProviderModel):
                 return
             async with aclosing(model.astream(given, **sent)) as chunks:
                 async for chunk in chunks:
+                    reply.SIGN_OF_LIFE.get()()  # also of a model that comes with an HTTP client of its own
                     yield chunk
                     if reader.size > self.max_answer_bytes:
                         raise refusals.too_long(self.max_answer_bytes)

@@ -43,7 +43,7 @@ class ChatCompletions(ProviderModel):
 
     async def answer(
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
-    ) -> AsyncGenerator[AnswerPart | None]:
+    ) -> AsyncGenerator[AnswerPart]:
         """A proxy may stream also what is asked for as a whole."""
         reader, is_complete, has_message = CompletionReader(form_of(self.llm).wants_thinking), False, False
         body = self._body(messages, options, is_streamed=is_streamed)
@@ -54,11 +54,10 @@ class ChatCompletions(ProviderModel):
         async with aclosing(self.endpoint.events(body, forget=of_client)) as received:
             async for event in received:
                 is_complete = event == {}
-                for part in reader.add(event or {}):
+                for part in reader.add(event):
                     has_message = True
-                    yield part if reader.has_begun else None
-                if event is None:
-                    yield None
+                    if reader.has_begun:
+                        yield part
         if not is_complete and reader.finish_reason is None:
             raise NotAnAnswer(BROKE_OFF)
         if not is_streamed and not has_message:
@@ -153,7 +152,7 @@ class OpenAIModel(ProviderModel):
 
     async def answer(
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
-    ) -> AsyncGenerator[AnswerPart | None]:
+    ) -> AsyncGenerator[AnswerPart]:
         """Raises the first way's refusal if no other does."""
         first: ProviderRefusal | None = None
         names = self.names

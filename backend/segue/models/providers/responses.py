@@ -71,7 +71,7 @@ async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
     """Yields events. Arguments some models send only whole come as a piece: the package would call without them."""
     in_pieces = set[object]()  # the items whose arguments have come so
     async for data in events(pieces):
-        told = read_json(data) if data and _ARGUMENTS.encode() in data else {}
+        told = read_json(data) if _ARGUMENTS.encode() in data else {}
         told = told if isinstance(told, dict) else {}
         kind, item = told.get("type"), (told.get("item_id"), told.get("output_index"))
         if kind == f"{_ARGUMENTS}.delta" and told.get("delta"):
