@@ -73,8 +73,7 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     def find() -> Mapping[str, Any]:
         own = [(each, said_by_user(each)) for each in said]
         quoted = [str(each.content) for each, text in own if each.role == "user" and text != each.content]
-        shown = Shown(_texts(agreement, tool.spec, own), results, quoted)
-        return shown.missing(request.args, tool.spec.input_schema)
+        return Shown(_texts(agreement, tool.spec, own), results, quoted).missing(request.args, tool.spec.input_schema)
 
     missing = await to_thread.run_sync(find)
     if missing or not await _is_yes(turn, agreement, request):

@@ -209,8 +209,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     preview = text[: context.settings.tool_result_preview_chars]
     moved = update_step(run.plan, step.id, "complete", result_preview=preview)
     async with context.transaction() as connection:
-        message = NewMessage("assistant", text, context.clock(), id=message_id)
-        await append_message(connection, context.turn, message)
+        await append_message(connection, context.turn, NewMessage("assistant", text, context.clock(), id=message_id))
         run.stored = await store.swap(connection, run.stored, moved, texts={**run.stored.texts, str(step.id): text})
     context.emit(PlanChanged(run.plan))
     run.turn.stored_messages += 1

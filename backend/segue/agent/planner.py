@@ -225,8 +225,7 @@ async def _said_by_user(
     context: TurnContext, state: TurnState, asks: UserRequest, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the values without the texts that stand in nothing that the user said or is known to have said."""
-    session_id = context.turn.session_id
-    said = await context.transact(recent_user_messages, context.owner, session_id, limit=MAX_MESSAGES)
+    said = await context.transact(recent_user_messages, context.owner, context.turn.session_id, limit=MAX_MESSAGES)
     fields = (asks.schema or {})["properties"]
 
     def is_said(name: str, value: Any, texts: Sequence[str]) -> bool:

@@ -79,8 +79,7 @@ def _stopped(reply: Reply, stop: Sequence[str]) -> Reply:
 
 def _end(text: str, stop: Sequence[str]) -> int | None:
     """Returns where the stop sequence begins that is complete first; None if there is none."""
-    found = ((at + len(each), at) for each in stop if (at := text.find(each)) >= 0)
-    return min(found, default=(0, None))[1]
+    return min(((at + len(each), at) for each in stop if (at := text.find(each)) >= 0), default=(0, None))[1]
 
 
 class _UntilStop:

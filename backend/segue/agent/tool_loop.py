@@ -128,8 +128,7 @@ async def _search_first(turn: TurnCalls) -> SearchDecision:
         return SearchDecision(search=False, reason="unavailable")
     query = web_query(state["message"])
     if query and not state["attachments"] and not _is_about_results(state):
-        call = ModelCall(WEB_SEARCH, {"query": query})
-        _, held = await run_tool_calls(turn, Reply("", (call,), 0, 0))
+        _, held = await run_tool_calls(turn, Reply("", (ModelCall(WEB_SEARCH, {"query": query}),), 0, 0))
         if not held:
             return search
     turn.add_note(prompts.TEXTS["search_wanted"])

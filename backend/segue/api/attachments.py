@@ -181,8 +181,7 @@ def _fitting(text: str, at_most: int) -> tuple[str, Sequence[SentFile]]:
     # After the last line or word that is whole, if one ends near there.
     begin = max(text.rfind("\n", *near), text.rfind(" ", *near)) + 1 or begin
     end = len(text) - end
-    between = text[begin:end].encode()
-    return f"{text[:begin]}{_GAP}{text[end:]}", [SentFile("message.txt", between, mark=LEFT_OUT)]
+    return f"{text[:begin]}{_GAP}{text[end:]}", [SentFile("message.txt", text[begin:end].encode(), mark=LEFT_OUT)]
 
 
 def _read(parts: Sequence[dict[str, Any]]) -> tuple[SentFile, ...]:

@@ -97,8 +97,7 @@ class AsyncApi:
             title, detail, code = str(problem["title"]), str(problem["detail"]), str(problem["code"])
         except (ValueError, KeyError, TypeError):
             return Refused(f"The service answered {status} and did not say why. Is the URL right?", status=status)
-        line = problem_line(title, detail, status=status, advice=self.advice)
-        return Refused(line, status=status, code=code)
+        return Refused(problem_line(title, detail, status=status, advice=self.advice), status=status, code=code)
 
     def unreachable(self, error: httpx2.TransportError) -> Refused:
         why = f"{self.url} cannot be reached ({type(error).__name__}). Does `segue serve` run there?"

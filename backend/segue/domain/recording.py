@@ -153,8 +153,7 @@ class Recording(Part):
 
 def recording_text(recording: Recording) -> str:
     """Formats for version control: indented, in a fixed order, without default values."""
-    shown = recording.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps(shown, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(recording.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False, indent=1) + "\n"
 
 
 def read_recording(file: bytes) -> Recording:

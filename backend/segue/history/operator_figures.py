@@ -296,8 +296,7 @@ async def list_users(
     connection: AsyncConnection, *, after: str | None, limit: int, now: datetime
 ) -> list[UserOverview]:
     """By name. A user is who has a session, a key, usage or limits."""
-    found = await connection.execute(_NAMES, {"after": after or "", "at_most": limit})
-    names = list(found.scalars())
+    names = list((await connection.execute(_NAMES, {"after": after or "", "at_most": limit})).scalars())
     today = now.astimezone(UTC).date()
     values = {"names": names, "now": now, "midnight": datetime.combine(today, time(), UTC)}
     counts = {name: counted for name, *counted in await connection.execute(_COUNTS, values)}

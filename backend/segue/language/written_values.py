@@ -55,8 +55,7 @@ def dates_in(text: str) -> set[MonthDay]:
         for pattern in _DATES
         for match in pattern.finditer(text)
     }
-    folded = fold(text)
-    for match in _month_dates().finditer(folded):
+    for match in _month_dates().finditer(fold(text)):
         year, day = match["y"] or match["yy"], match["d"] or match["dd"]
         found.add((int(year) if year else None, _months()[match["m"] or match["mm"]], int(day)))
     return found

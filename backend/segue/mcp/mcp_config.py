@@ -67,8 +67,7 @@ class Variables:
             lines = text.decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError):
             raise self._missing(str(path), where, "it cannot be read as UTF-8 text") from None
-        found = [_LINE.fullmatch(line) for line in lines]
-        return {match[1]: _unquoted(match[2]) for match in found if match}
+        return {match[1]: _unquoted(match[2]) for match in map(_LINE.fullmatch, lines) if match}
 
     def _value(self, variable: re.Match[str], where: str) -> str:
         match variable["kind"]:

@@ -252,8 +252,7 @@ class _Metered(httpx2.AsyncByteStream):
 
     async def _metered(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
-            lines = chunk.count(b"\n") + chunk.count(b"\r")
-            self._budget.read(len(chunk) + _CHUNK_BYTES + _LINE_BYTES * lines)
+            self._budget.read(len(chunk) + _CHUNK_BYTES + _LINE_BYTES * (chunk.count(b"\n") + chunk.count(b"\r")))
             yield chunk
 
     async def aclose(self) -> None:

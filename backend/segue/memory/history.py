@@ -160,8 +160,7 @@ async def load_window(
     Opaque parts come with them if `made_by` made them, the newest first, up to `opaque_bytes` together.
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
-    found = await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})
-    newest_first = list(found.mappings())
+    newest_first = list((await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})).mappings())
     wanted: list[str] = []
     for row in newest_first:
         size = row["opaque_bytes"] or 0

@@ -71,8 +71,7 @@ async def get_session(connection: AsyncConnection, owner: str, session_id: str) 
 async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
     named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
     session_id = sa.select(client_sessions.c.session_id).where(*named).scalar_subquery()
-    statement = _owned(owner).where(sessions.c.id == session_id)
-    row = (await connection.execute(statement)).one_or_none()
+    row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
     return readable_session(row) if row is not None else None
 
 
@@ -271,8 +270,7 @@ def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> S
     plan = {name.removeprefix("plan_"): getattr(row, name) for name in _PLAN_COLUMNS}
     columns["time_zone"] = row.time_zone or "UTC"
     columns["pending_plan"] = plan_of(plan) if plan["id"] else None
-    metadata = readable(reader(dict[str, Any]), row.metadata, "sessions", row.id)
-    if metadata is None:
+    if readable(reader(dict[str, Any]), row.metadata, "sessions", row.id) is None:
         return UnreadableSession(**{**columns, "metadata": {}}, unreadable=True)
     return Session(**columns) if hit is None else FoundSession(**columns, snippet=hit[0], message_id=hit[1])
 
@@ -291,8 +289,7 @@ async def set_feedback(
 
 async def feedback_on(connection: AsyncConnection, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the `feedback` of a message's metadata by its id, of those that have one."""
-    statement = sa.select(feedback).where(feedback.c.message_id.in_(message_ids))
-    rows = await connection.execute(statement)
+    rows = await connection.execute(sa.select(feedback).where(feedback.c.message_id.in_(message_ids)))
     return {row.message_id: {"feedback": {"rating": row.rating, "comment": row.comment}} for row in rows}
 
 

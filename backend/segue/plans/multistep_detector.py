@@ -43,8 +43,7 @@ def search_readings(message: str) -> list[list[str]]:
 
 def without_request(message: str) -> str:
     """Returns a message without the request for a search around it: `please search the web for …, thanks`."""
-    words = parse_utterance(message).words
-    for language in lexicon.languages_of(words, SEARCH_LEXICON.now):
+    for language in lexicon.languages_of(parse_utterance(message).words, SEARCH_LEXICON.now):
         starts = [start for start in map(re.Match.start, _WORD_START.finditer(message)) if start]
         before = (at for at in starts[:_MOST_AROUND] if _is_around(message[:at], language))
         after = (at for at in starts[-_MOST_AROUND:] if _is_around(message[at:], language))

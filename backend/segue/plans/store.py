@@ -270,8 +270,7 @@ async def decide(
         return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
     typed: dict[str, Any] = {}
     if stored.plan.page_steps:
-        given = answers_of_page((each.id for each in stored.plan.page_steps), answer or {})
-        stored = replace(stored, answers=given)
+        stored = replace(stored, answers=answers_of_page((each.id for each in stored.plan.page_steps), answer or {}))
     elif step.asks is not None:
         stored = replace(stored, answers=with_answer(stored.answers, step.id, step.asks, decision, answer))
     if args is not None:

@@ -160,8 +160,7 @@ async def read_attached(
     shown = attachments.c.media_type.in_({*IMAGES, PDF}) & (attachments.c.size_bytes <= MAX_SHOWN_BYTES)
     columns = attachments.c.identifiers, attachments.c.text, case((shown, attachments.c.content)).label("shown")
     wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
-    statement = select(*_LISTED, *columns).where(*wanted)
-    rows = {row.id: row for row in await connection.execute(statement)}
+    rows = {row.id: row for row in await connection.execute(select(*_LISTED, *columns).where(*wanted))}
     outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
     for row in filter(None, map(rows.get, (each.id for each in files))):
         pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0

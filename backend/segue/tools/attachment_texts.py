@@ -54,8 +54,7 @@ class UnreadableFile(Exception):
 
 def kind_of(content: bytes) -> str:
     """Returns the media type; TEXT for all text, which is told apart once it is decoded. Raises UnsupportedFile."""
-    start = content.removeprefix(codecs.BOM_UTF8)[:1024].lstrip()
-    if _PROGRAMS.match(start):
+    if _PROGRAMS.match(content.removeprefix(codecs.BOM_UTF8)[:1024].lstrip()):
         raise UnsupportedFile(f"This is a program or a script. {TAKEN} Paste code into the message instead.")
     kind = kind_of_bytes(content)
     if kind == "application/zip":
@@ -92,8 +91,7 @@ def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
         raise UnreadableFile(f"The file is damaged: {type(fault).__name__}.") from None
     payload = make_payload(found.text, max_bytes=max_bytes)
     cut = f"cut at {max_bytes} bytes" if payload.cut_from is not None else ""
-    told = (found.summary, cut, summarise(payload.value))
-    summary = summary_line("; ".join(filter(None, told)))
+    summary = summary_line("; ".join(filter(None, (found.summary, cut, summarise(payload.value)))))
     return ReadFile(found.media_type, payload.text, summary, identifiers(payload.value))
 
 

@@ -126,8 +126,7 @@ async def note(
     added = insert(tool_definitions)
     again = {name: added.excluded[name] for name in ("seq", "since", "source")}  # a definition that is back
     await connection.execute(added.on_conflict_do_update(constraint=tool_definitions.primary_key, set_=again), rows)
-    changed = [(spec, known[spec.name][0][0], now) for spec in new if known[spec.name]]
-    found = await _with_before(connection, changed)
+    found = await _with_before(connection, [(spec, known[spec.name][0][0], now) for spec in new if known[spec.name]])
     table = tool_definitions.c
     of_source = select(table.tool, table.digest).where(table.source == source)
     too_many = of_source.order_by(table.seq.desc()).offset(MAX_ROWS)

@@ -248,8 +248,7 @@ def make_payload(output: object, *, max_bytes: int) -> Payload:
     encoded = _encoded(value)
     if len(encoded) <= max_bytes:
         return payload_of(value, encoded.decode(), cut_from=size)
-    note = f"\n[cut by Segue: {max_bytes} of {size} bytes kept]"
-    kept = encoded[:max_bytes].decode(errors="ignore") + note
+    kept = encoded[:max_bytes].decode(errors="ignore") + f"\n[cut by Segue: {max_bytes} of {size} bytes kept]"
     return payload_of(kept, kept, cut_from=size)
 
 

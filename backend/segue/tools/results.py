@@ -184,8 +184,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
         .where(tool_calls.c.turn_id == turn_id)
         .order_by(*oldest_first(tool_calls))
     )
-    rows = (await connection.execute(statement)).all()
-    entries = [(row, *_entry(row)) for row in rows]
+    entries = [(row, *_entry(row)) for row in (await connection.execute(statement)).all()]
     return tuple([LedgerCall(call, found, await _outcome(row, call), effect_made(row)) for row, call, found in entries])
 
 

@@ -199,8 +199,7 @@ async def list_changes(
 async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
     """Deletes at most BATCH changes of before then, and returns how many."""
     old = sa.select(tool_state_changes.c.id).where(tool_state_changes.c.at < before).limit(BATCH)
-    oldest = old.with_for_update(skip_locked=True).cte("oldest")
-    ids = sa.select(oldest.c.id)
+    ids = sa.select(old.with_for_update(skip_locked=True).cte("oldest").c.id)
     return (await connection.execute(sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(ids)))).rowcount
 
 

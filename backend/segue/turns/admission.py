@@ -168,8 +168,7 @@ async def admit(
                     claim = await begin_claimed(connection, owner, session_id, request, now=now, claimer=claimer)
                     if claim is not None:
                         return Admitted(claim.key, "running", claim=claim)
-                room = _ROOM[request.on_busy]
-                turn = await begin_turn(connection, owner, session_id, request, now=now, room=room)
+                turn = await begin_turn(connection, owner, session_id, request, now=now, room=_ROOM[request.on_busy])
             if turn is not None:
                 return Admitted(turn)
     async with database.transaction() as connection:

@@ -85,8 +85,7 @@ async def opening_after(connection: AsyncConnection, session_id: str, seq: int) 
     """Returns the user's message of the first turn in the history behind this seq; None if there is none."""
     behind = select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch.is_(None))
     opening = behind.where(messages.c.seq == messages.c.turn_seq, messages.c.seq > seq)
-    found: str | None = await connection.scalar(opening.order_by(messages.c.seq).limit(1))
-    return found
+    return await connection.scalar(opening.order_by(messages.c.seq).limit(1))
 
 
 async def _leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:

@@ -87,8 +87,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: terminations.NeglectedTurn) -> b
     log.warning("turn_recovered", **ids, attempts=turn.attempts, ended=error and error.code)
     deps.observe(TurnRecovered("queued_again" if error is None else "ended"))
     if ended is not None:
-        told = TurnEnded(outcome_of(ended[0]), ended[0].code)
-        record_end(deps.observe, turn.key, told, attempt=turn.attempts)
+        record_end(deps.observe, turn.key, TurnEnded(outcome_of(ended[0]), ended[0].code), attempt=turn.attempts)
         await short_term.forget(deps.cache, turn.key.session_id)
         deps.events.end(turn.key, *ended, user=turn.owner)
     return error is None

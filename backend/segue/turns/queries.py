@@ -217,8 +217,7 @@ async def statuses_of(connection: AsyncConnection, turn_ids: Iterable[str]) -> d
 async def first_open_turn(connection: AsyncConnection, session_id: str) -> str | None:
     """Returns the id of the session's turn that runs or is next to run; None if no turn is open."""
     statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
-    turn_id: str | None = await connection.scalar(statement.order_by(turns.c.seq).limit(1))
-    return turn_id
+    return await connection.scalar(statement.order_by(turns.c.seq).limit(1))
 
 
 async def ended_turns(connection: AsyncConnection, session_id: str) -> Sequence[Row[Any]]:
@@ -247,8 +246,7 @@ async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str 
     after = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.branch.is_(None))
     if turn_id is not None:
         after = after.where(turns.c.seq > seq)
-    found: str | None = await connection.scalar(after.order_by(turns.c.seq).limit(1))
-    return found
+    return await connection.scalar(after.order_by(turns.c.seq).limit(1))
 
 
 async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, session.TurnAnswer]:
@@ -350,8 +348,7 @@ def _error(row: Row[Any]) -> session.TurnError:
 
 def _reader_of(turn_id: str) -> ColumnElement[str]:
     """The turn of this id, or the one that has read its message."""
-    read = select(_OTHER.c.read_by).where(_OTHER.c.id == turn_id).scalar_subquery()
-    return func.coalesce(read, turn_id)
+    return func.coalesce(select(_OTHER.c.read_by).where(_OTHER.c.id == turn_id).scalar_subquery(), turn_id)
 
 
 # Over the index of open turns. The oldest ready turn is the one that waits for a process longest.

@@ -445,8 +445,7 @@ def _moments(job: Row[Any]) -> tuple[datetime | None, datetime | None]:
     has_waited = job.overlap == "queue" and job.tries_left is not None  # for the last turn
     if job.missed == "skip" and job.now - due > LATE and not has_waited:
         due = rule.after(job.now - LATE)
-    following = rule.after(job.now)
-    return (due if due is not None and due <= job.now else None), following
+    return (due if due is not None and due <= job.now else None), rule.after(job.now)
 
 
 def _sooner(job: Row[Any], wait_s: float, next_at: datetime | None) -> datetime:

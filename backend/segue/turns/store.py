@@ -188,8 +188,7 @@ async def begin_claimed(
     KeyTaken, perhaps for a turn that runs since this moment.
     """
     values, turn_id = _accepting(owner, session_id, request, now=now, room=1)
-    lease = timedelta(seconds=claimer.lease_s)
-    values |= {"claimer": claimer.worker, "lease": lease, "at_session": session_id}
+    values |= {"claimer": claimer.worker, "lease": timedelta(seconds=claimer.lease_s), "at_session": session_id}
     try:
         found = (await connection.execute(_BEGIN_CLAIMED, values)).mappings().one_or_none()
     except IntegrityError as error:
@@ -269,8 +268,7 @@ async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRe
         if row.facts_due_at is not None:
             due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
             await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
-        was = turn_key(reader.session_id, row)
-        read.append(SteerRead(await move_message(connection, row.id, reader), was))
+        read.append(SteerRead(await move_message(connection, row.id, reader), turn_key(reader.session_id, row)))
     return read
 
 

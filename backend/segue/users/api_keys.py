@@ -135,8 +135,7 @@ async def list_keys(
 
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
-    found = await connection.execute(_VALID.with_for_update(), {"key_id": key_id})
-    row = existing("key", found.one_or_none())
+    row = existing("key", (await connection.execute(_VALID.with_for_update(), {"key_id": key_id})).one_or_none())
     if (key := _api_key(row)).is_unreadable:
         raise Unreadable("key")
     return key

@@ -119,8 +119,7 @@ def _book() -> sa.Select[Any]:
     unless_booked = ~sa.select(turns.c.id).where(*is_answered).exists()
     booked = booking(sa.select(session.c.id).scalar_subquery(), is_known, unless_booked).cte("booked")
     held = sa.delete(reservations).where(reservations.c.holder == holder)
-    released = held.where(reservations.c.epoch <= under).cte("released")
-    return sa.select(sa.literal(1)).add_cte(booked, released)
+    return sa.select(sa.literal(1)).add_cte(booked, held.where(reservations.c.epoch <= under).cte("released"))
 
 
 _BOOK = _book()
@@ -139,8 +138,7 @@ async def note_groups(connection: AsyncConnection, owner: str, day: date, groups
     is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
     names = sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
     rows = sa.select(sa.literal(owner), sa.literal(day), names).where(is_known)
-    added = insert(user_groups).from_select(["owner", "day", "name"], rows)
-    await connection.execute(added.on_conflict_do_nothing())
+    await connection.execute(insert(user_groups).from_select(["owner", "day", "name"], rows).on_conflict_do_nothing())
 
 
 async def groups_of(connection: AsyncConnection, owner: str, day: date) -> list[str]:

@@ -193,8 +193,7 @@ async def _place(connection: AsyncConnection, caller: str, session_id: str, sent
         return _Place((await find_turn(connection, caller, session_id, sent.after)).turn_seq, sent.after)
     if not sent.parent_id:
         return _Place(0) if sent.parent_id == "" else None  # the beginning
-    key = f"door:message:{_digest(sent.parent_id)}"
-    found = await turn_of_key(connection, caller, session_id, key)
+    found = await turn_of_key(connection, caller, session_id, f"door:message:{_digest(sent.parent_id)}")
     return _Place(found.seq, found.id, found.branch) if found is not None else None
 
 

@@ -47,8 +47,7 @@ class Diagnosis:
 
     def as_json(self, at: datetime) -> dict[str, Any]:
         found = {"at": at, "healthy": self.healthy, "problems": self.problems, "notes": self.notes, **self.parts}
-        plain = orjson.loads(orjson.dumps(found, option=orjson.OPT_UTC_Z))
-        cleaned: dict[str, Any] = without_secret_texts(plain)
+        cleaned: dict[str, Any] = without_secret_texts(orjson.loads(orjson.dumps(found, option=orjson.OPT_UTC_Z)))
         return cleaned
 
     def json_text(self, at: datetime) -> str:

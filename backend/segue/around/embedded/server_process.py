@@ -62,8 +62,7 @@ def failure(row_name: str, /, **values: object) -> AppError:
 def start_failure(name: str, log: Path) -> AppError:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     complaints = [line for line in lines if "error:" in line.lower() or "fatal" in line.lower()]
-    why = next(reversed(complaints or lines), "it wrote nothing")
-    return failure("no_start", name=name, why=why, log=log)
+    return failure("no_start", name=name, why=next(reversed(complaints or lines), "it wrote nothing"), log=log)
 
 
 def binary(*programs: tuple[str, str]) -> Path:

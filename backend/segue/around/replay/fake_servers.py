@@ -236,8 +236,7 @@ class TurnPlayback:
 
 def _steps(steps: tuple[RecordedStep, ...]) -> Round:
     shown = {"id", "description", "tool", "args", "requires_confirmation"}
-    drafted = [step.model_dump(include=shown) for step in steps]
-    return Round(text=orjson.dumps({"steps": drafted}).decode())
+    return Round(text=orjson.dumps({"steps": [step.model_dump(include=shown) for step in steps]}).decode())
 
 
 # --- the servers ---

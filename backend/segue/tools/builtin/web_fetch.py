@@ -53,8 +53,7 @@ def from_html(source: str) -> tuple[str, str]:
     unseen = tree.iter("head", "script", "style", "noscript", "template")
     for element in [element for element in unseen if element.getparent() is not None]:
         element.drop_tree()
-    lines = (" ".join(text.split()) for text in tree.itertext())
-    return title, "\n".join(filter(None, lines))
+    return title, "\n".join(filter(None, (" ".join(text.split()) for text in tree.itertext())))
 
 
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -82,8 +81,7 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
         except (TimeoutError, TooMuch):
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
-    spec = replace(defined("web_fetch"), timeout_s=timeout_s + 5)
-    return Tool(spec=spec, run=run, summarise=_summary)
+    return Tool(spec=replace(defined("web_fetch"), timeout_s=timeout_s + 5), run=run, summarise=_summary)
 
 
 def _summary(_: dict[str, Any], page: dict[str, Any]) -> str:

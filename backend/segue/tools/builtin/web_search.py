@@ -75,8 +75,7 @@ def _tool(search: Callable[[str, int], Awaitable[list[Hit]]], timeout_s: float) 
         answer: dict[str, object] = {"query": query, "results": hits[:limit]}
         return answer if hits else answer | {"note": "Nothing was found, or the search engines gave no answer."}
 
-    spec = replace(defined("web_search"), timeout_s=timeout_s + 5)
-    return Tool(spec=spec, run=run, summarise=_summary)
+    return Tool(spec=replace(defined("web_search"), timeout_s=timeout_s + 5), run=run, summarise=_summary)
 
 
 def _summary(args: dict[str, Any], answer: dict[str, Any]) -> str:

@@ -135,8 +135,7 @@ class FactExtraction:
         next_try = func.now() + func.greatest(timedelta(seconds=self.lease_s), age)
         leased = {"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)}
         read = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
-        of_session = [sessions.c.id == turns.c.session_id]
-        claiming = partial(claim_row, values=leased, returning=read, joined=of_session)
+        claiming = partial(claim_row, values=leased, returning=read, joined=[sessions.c.id == turns.c.session_id])
         row = await self.database.write(claiming, turns, "facts_due_at", is_due, ~waits)
         return DueExtraction(**row._asdict()) if row else None
 
