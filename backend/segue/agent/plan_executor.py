@@ -12,16 +12,8 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent import prompts, render_messages
-from segue.agent.approval_requests import (
-    AGENT,
-    blocked_tools,
-    expiring,
-    hold_asking,
-    made_with,
-    request_of,
-    swap_waiting,
-)
+from segue.agent import approval_requests, prompts, render_messages
+from segue.agent.approval_requests import blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
 from segue.agent.call_approval import find_origins, proposed, runs_under_mandate, who_decides
 from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
@@ -160,7 +152,7 @@ def _change(run: PlanRun, step: Step) -> Change | None:
     now, shown = made_with(run.context, run.plan), run.stored.made_with
     changed = [key for key, digest in now.items() if key != step.tool and shown.get(key, digest) != digest]
     if changed:
-        return "agent_changed" if AGENT in changed else "tool_changed"
+        return "agent_changed" if approval_requests.AGENT in changed else "tool_changed"
     newly_blocked = blocked_tools(run.turn, run.plan).keys() - set(run.stored.blocked_tools)
     return "tool_blocked" if newly_blocked else None
 

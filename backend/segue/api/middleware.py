@@ -22,18 +22,10 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from segue import __version__
+from segue.api import problems
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
-from segue.api.problems import (
-    MAX_SHOWN_CHARS,
-    PRIVATE,
-    REQUEST_ID_HEADER,
-    VERSION_HEADER,
-    app_problem,
-    cut_off,
-    http_problem,
-)
 from segue.domain.errors import AppError
 from segue.domain.identity import Identity, is_loopback
 from segue.domain.ids import is_id
@@ -65,11 +57,11 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        given = Headers(scope=scope).get(problems.REQUEST_ID_HEADER, "")
         request_id = scope["request_id"] = given if _VALID_ID.fullmatch(given) else secrets.token_hex(8)
         route_path = scope["route_path"] = scope["path"].removeprefix(scope.get("root_path", ""))
         is_secret = route_path.startswith(APPROVE_PATH)
-        path = scope["logged_path"] = f"{APPROVE_PATH}…" if is_secret else scope["path"][:MAX_SHOWN_CHARS]
+        path = scope["logged_path"] = f"{APPROVE_PATH}…" if is_secret else scope["path"][: problems.MAX_SHOWN_CHARS]
         started, status, has_begun = time.monotonic(), 500, False
 
         async def send_marked(message: Message) -> None:
@@ -77,8 +69,8 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 status, has_begun = message["status"], True
                 headers = MutableHeaders(scope=message)
-                headers.update({REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__})
-                for name, value in PRIVATE.items():
+                headers.update({problems.REQUEST_ID_HEADER: request_id, problems.VERSION_HEADER: __version__})
+                for name, value in problems.PRIVATE.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -97,7 +89,7 @@ class RequestContext:
                 except asyncio.CancelledError:  # the grace of the process is over, and uvicorn's answer is no problem
                     if has_begun:
                         raise
-                    await cut_off(Request(scope))(scope, receive, send_marked)
+                    await problems.cut_off(Request(scope))(scope, receive, send_marked)
                 finally:
                     seconds = time.monotonic() - started
                     log.info("request", method=method, path=path, status=status, duration_ms=round(seconds * 1000, 1))
@@ -133,7 +125,7 @@ class Gate:
             if (path := scope["route_path"]) not in self._open and not path.startswith(OPEN_FOLDER):
                 await _authenticate(request)
         except AppError as error:
-            problem = await app_problem(request, error)
+            problem = await problems.app_problem(request, error)
             await problem(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -230,7 +222,7 @@ class BodyLimit:
         routes = (each for each in scope["app"].routes if each.matches(scope)[0] is Match.FULL)
         max_bytes, dropped = self._bounds[getattr(next(routes, None), "takes", "json")]
         if announced > max_bytes:
-            problem = await http_problem(Request(scope), _too_large(max_bytes))
+            problem = await problems.http_problem(Request(scope), _too_large(max_bytes))
             await problem(scope, receive, partial(_send_and_close, receive, send, dropped))
         elif is_chunked:
             await self._count(scope, receive, send, max_bytes, dropped)

@@ -24,16 +24,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 
 from segue import __version__
-from segue.around.service_client import (
-    MCP_ADVICE,
-    AsyncApi,
-    Refused,
-    StreamEvent,
-    TurnStream,
-    turn_problem,
-    waiting_step,
-    waiting_steps,
-)
+from segue.around.service_client import AsyncApi, Refused, TurnStream, turn_problem, waiting_step, waiting_steps
 from segue.around.terminal import one_line
 from segue.domain.session import LONGEST_MESSAGE
 from segue.language.shown_call import CallView
@@ -365,7 +356,7 @@ class Calls:
             beats.cancel()
             self._turns.pop(request, None)
         if event["type"] == "RUN_ERROR":
-            raise ToolError(turn_problem(event, MCP_ADVICE))
+            raise ToolError(turn_problem(event, turn.api.advice))
         return dict(event["result"])
 
     async def cancel_turn(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -398,7 +389,7 @@ class CallProgress:
         self._reported_at = time.monotonic()
         await self._ctx.report_progress(self._count, None, message)
 
-    async def follow(self, event: StreamEvent) -> None:
+    async def follow(self, event: Mapping[str, Any]) -> None:
         match event:
             case {"type": "TOOL_CALL_START", "toolCallName": name}:
                 await self.report(f"calls {name}")

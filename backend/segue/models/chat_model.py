@@ -19,29 +19,11 @@ from segue.domain.identity import Charge
 from segue.domain.telemetry import Attribute, ModelCalled, ModelCharged, ModelRetried, Observe, OpenSpan, Span
 from segue.domain.tool import ToolSpec
 from segue.log import log
-from segue.models import normal_form, refusals, traced_call
-from segue.models.amended_requests import (
-    NO_LIMITS,
-    RequestParts,
-    amended,
-    fitting,
-    media_refused,
-    within_window,
-    without_earlier_turns,
-)
+from segue.models import amended_requests, normal_form, refusals, traced_call
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
-from segue.models.reply import (
-    AnswerSchema,
-    ModelCall,
-    ProviderModel,
-    Reply,
-    RequestOptions,
-    ToolChoiceMode,
-    estimated_input,
-    known_name,
-)
-from segue.models.streamed_answer import Listener, StreamedAnswer, within_pauses
+from segue.models.reply import AnswerSchema, ProviderModel, Reply, RequestOptions, ToolChoiceMode, estimated_input
+from segue.models.streamed_answer import Listener, ReadCalls, StreamedAnswer, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings, as_shown_calls, meant_call
 from segue.secret_files import LiveKeys
 from segue.users.prices import Tariff
@@ -55,7 +37,7 @@ class ModelRequest:
     bound: BoundTools
     messages: list[BaseMessage]
     options: RequestOptions
-    parts: RequestParts
+    parts: amended_requests.RequestParts
     account: Account | None
 
     def at_most(self, tariff: Tariff) -> Charge:
@@ -71,9 +53,9 @@ class ModelRequest:
         """Returns the reply with our names and ids in its calls."""
         sent = normal_form.sent_ids(self.parts.messages if reply.calls else (), self.parts.form)
         ids = {sent_id: call_id for call_id, sent_id in sent.items()}
-        own = (replace(call, name=self._own_name(call.name)) for call in reply.calls)
+        own = (replace(call, name=self.bound.own_name(call.name)) for call in reply.calls)
         if self.bound.calls_others:
-            own = (replace(call, name=self._own_name(call.name)) for call in map(meant_call, own))
+            own = (replace(call, name=self.bound.own_name(call.name)) for call in map(meant_call, own))
         calls = tuple(replace(call, args=normal_form.own_ids(call.args, ids)) for call in own)
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
@@ -82,15 +64,13 @@ class ModelRequest:
         if listener is not None:
             listener.on_asked()
             tell = listener.on_call
-            listener = replace(listener, on_call=lambda piece: tell(replace(piece, name=self._own_name(piece.name))))
+            listener = replace(
+                listener, on_call=lambda piece: tell(replace(piece, name=self.bound.own_name(piece.name)))
+            )
         return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
 
-    def _own_name(self, name: str) -> str:
-        names = self.bound.names
-        return names.get(known_name(name, names), name)
-
     @property
-    def read_calls(self) -> Callable[[str], list[ModelCall]] | None:
+    def read_calls(self) -> ReadCalls | None:
         """Returns what reads calls in the text of the answer, None if it may call nothing."""
         read = partial(read_calls, tools=self.parts.tools, names=self.bound.names, messages=self.messages)
         return read if self.parts.tools and self.parts.tool_choice != "none" else None
@@ -156,7 +136,7 @@ class ChatModel:
         self._form = normal_form.form_of(name)
         self.takes = normal_form.media_of(name) - {"file"}
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
-        self._limits = NO_LIMITS  # what it has said that the model takes
+        self._limits = amended_requests.NO_LIMITS  # what it has said that the model takes
         self._settings = settings
         self._observe = observe
         self._span = span
@@ -198,8 +178,8 @@ class ChatModel:
         `model_timeout` (504), `model_unavailable` (502), and `rate_limited` if a cap leaves no room.
         """
         options.setdefault("empty_tries", MAX_EMPTY_ANSWERS)
-        parts = RequestParts(messages, tuple(tools), self._form, limits=self._limits, **options)
-        request = self._request(parts if self._too_long is None else fitting(parts, self._too_long), account)
+        parts = amended_requests.RequestParts(messages, tuple(tools), self._form, limits=self._limits, **options)
+        request = self._request(amended_requests.fitting(parts, self._too_long), account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
             session = {"session_id": account.session_id} if account else {}
@@ -224,10 +204,9 @@ class ChatModel:
             await account.settle()
         return replace(reply, model=self.name)
 
-    def _request(self, parts: RequestParts, account: Account | None) -> ModelRequest:
+    def _request(self, parts: amended_requests.RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        if parts.limits.window is not None:
-            parts = within_window(parts, parts.limits.window)
+        parts = amended_requests.within_window(parts)
         model, bound, sampling = self._model, self._tools.of(parts.tools), parts.sampling
         options = RequestOptions(
             bound.offered,
@@ -304,20 +283,20 @@ class ChatModel:
             await asyncio.sleep(failure.delay_s)
         raise failure.error
 
-    async def _instead(self, request: ModelRequest, error: Exception) -> RequestParts | None:
+    async def _instead(self, request: ModelRequest, error: Exception) -> amended_requests.RequestParts | None:
         """Returns what to ask instead after a refusal, None if nothing helps."""
         if isinstance(error, refusals.NotAnAnswer) and error.is_filtered:
-            return without_earlier_turns(request.parts)
+            return amended_requests.without_earlier_turns(request.parts)
         if not isinstance(error, refusals.ProviderRefusal):
             return None
-        if refused := media_refused(error, normal_form.media_in(request.messages)):
+        if refused := amended_requests.media_refused(error, normal_form.media_in(request.messages)):
             kind, extent = refused
             self.takes -= {kind} if extent == "all" else set()
             log.warning("model_media_left_out", media=kind, of=extent, reason=error.message, status=error.status)
             return replace(request.parts, without_media=request.parts.without_media | {kind})
-        instead = amended(request.parts, error, list(request.bound.names))
+        instead = amended_requests.amended(request.parts, error, list(request.bound.names))
         if instead is None and error.cause.name in ("content_filter", "refused"):
-            instead = without_earlier_turns(request.parts)
+            instead = amended_requests.without_earlier_turns(request.parts)
         if instead is not None:
             left_out = sorted(instead.left_out.keys() - request.parts.left_out.keys())
             log.warning("model_request_amended", reason=error.message, status=error.status, tools_left_out=left_out)
@@ -363,7 +342,7 @@ class ChatModel:
         if not isinstance(error, (refusals.ModelFailure, *refusals.MALFORMED)):
             raise error
         is_cut = has_begun and isinstance(error, refusals.MALFORMED)
-        known = refusals.NotAnAnswer(refusals.BROKE_OFF) if is_cut else error
+        known = refusals.NotAnAnswer() if is_cut else error
         setting, chance = self.setting, self.chance()
         failure = refusals.failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error

@@ -91,7 +91,7 @@ class NothingCame(TimeoutError):
 class NotAnAnswer(ModelFailure):
     """Something came that must not be taken for the model's answer. `again` says whether asking once more may help."""
 
-    detail: str
+    detail: str = BROKE_OFF
     again: bool = field(default=True, kw_only=True)
     is_filtered: bool = field(default=False, kw_only=True)
 

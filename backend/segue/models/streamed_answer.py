@@ -37,6 +37,7 @@ _NOT_ENDED: Final = {
 _CUT_OFF: Final = "length"
 
 OnText = Callable[[str], None]
+ReadCalls = Callable[[str], Sequence[ModelCall]]  # returns the calls that a text is, or none
 
 
 @dataclass(slots=True)
@@ -271,7 +272,7 @@ class StreamedAnswer:
     has heard some, which cannot be taken back.
 
     `begins_inside` says that the model is known to begin inside its thinking; afterwards, whether it has done so.
-    `read_calls` returns the calls that a text is, or none; without it no text is one. `called_in_text`: some was.
+    Without `read_calls` no text is a call. `called_in_text`: some was.
     """
 
     def __init__(
@@ -279,7 +280,7 @@ class StreamedAnswer:
         listener: Listener | None = None,
         *,
         begins_inside: bool = False,
-        read_calls: Callable[[str], Sequence[ModelCall]] | None = None,
+        read_calls: ReadCalls | None = None,
     ) -> None:
         self._listener = listener
         self._marked = MarkedText(held=begins_inside, may_call=read_calls is not None)

@@ -16,7 +16,7 @@ from langchain_core.messages import ToolCall as LangChainCall
 from segue.domain.ids import offered_name
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
-from segue.models.reply import ModelCall, read_arguments, sendable_name
+from segue.models.reply import ModelCall, known_name, read_arguments, sendable_name
 from segue.models.untrusted import neutralised
 from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
@@ -271,6 +271,9 @@ class BoundTools:
     offered: Sequence[dict[str, Any]] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     calls_others: bool = False
+
+    def own_name(self, name: str) -> str:
+        return self.names.get(known_name(name, self.names), name)
 
 
 CALL_TOOL: Final = ToolSpec(

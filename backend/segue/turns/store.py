@@ -24,15 +24,8 @@ from segue.domain.session import NO_OPTIONS, Attached, Message, TurnKey, TurnOpt
 from segue.domain.telemetry import RunTimeline
 from segue.domain.tool import RememberFor, ToolChoice
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
+from segue.memory import history
 from segue.memory.fact_cues import may_state_facts
-from segue.memory.history import (
-    NEW_MESSAGE_COLUMNS,
-    NewMessage,
-    final_messages,
-    insert_message,
-    message_values,
-    move_message,
-)
 from segue.memory.session_store import title_due_on_answer, title_due_on_message
 from segue.memory.summary import due_columns
 from segue.plans.store import is_open
@@ -100,7 +93,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     loses a race is refused, and asks under the lock. Returns the parts: session, turn, and the message, which it ends
     with. The turn is queued, unless this `claims` it.
     """
-    session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
+    session_id, now = history.NEW_MESSAGE_COLUMNS["session_id"], history.NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
     counted = (waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
     open_turns = sa.select(sa.func.count()).where(*counted).scalar_subquery().label("open_turns")
@@ -138,7 +131,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
         *("language", owned.c.language, "time_zone", sa.func.nullif(owned.c.time_zone, "")),
     )
     turn = {
-        "id": NEW_MESSAGE_COLUMNS["turn_id"],
+        "id": history.NEW_MESSAGE_COLUMNS["turn_id"],
         "session_id": session_id,
         "status": sa.literal("queued"),
         "request": sa.bindparam("asked", type_=turns.c.request.type).op("||")(sa.func.jsonb_strip_nulls(at_the_time)),
@@ -150,7 +143,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     }
     stored = sa.insert(turns).from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
     begun = stored.returning(turns.c.seq, turns.c.request).cte("begun")
-    return owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq)
+    return owned, begun, history.insert_message(begun, opens_turn=True).returning(messages.c.seq)
 
 
 def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
@@ -159,7 +152,7 @@ def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
     message = inserted.cte("message")
     of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
     begun = message.join(turn, turn.c.seq == message.c.seq).join(owned, owned.c.seq == message.c.seq)
-    begun = begun.join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
+    begun = begun.join(sessions, sessions.c.id == history.NEW_MESSAGE_COLUMNS["session_id"])
     return sa.select(*of_turn, *of_session()).select_from(begun)
 
 
@@ -206,9 +199,9 @@ def _accepting(
 ) -> tuple[dict[str, Any], str]:
     """Returns the parameters of the statement that accepts a message, and the id of its turn."""
     turn_id = request.turn_id or new_id("turn", now)
-    said = NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
+    said = history.NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
     said = replace(said, by_program=not request.approves)
-    message = message_values(TurnKey(session_id, turn_id, 0), said)
+    message = history.message_values(TurnKey(session_id, turn_id, 0), said)
     asked = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     given = {"caller": owner, "asked": without_defaults(asked), "room": room, "key": key, "body": body_hash}
@@ -268,7 +261,7 @@ async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRe
         if row.facts_due_at is not None:
             due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
             await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
-        read.append(SteerRead(await move_message(connection, row.id, reader), turn_key(reader.session_id, row)))
+        read.append(SteerRead(await history.move_message(connection, row.id, reader), turn_key(reader.session_id, row)))
     return read
 
 
@@ -280,7 +273,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
             status="completed",
             report=sa.bindparam("outcome", type_=turns.c.report.type),
             lease_until=None,
-            finished_at=NEW_MESSAGE_COLUMNS["created_at"],
+            finished_at=history.NEW_MESSAGE_COLUMNS["created_at"],
             run=sa.bindparam("run", type_=turns.c.run.type),
             # It was told to the telemetry of the run. What goes on without a request does so with these groups.
             request=sa.case(
@@ -296,7 +289,7 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
         .values(
             next_seq=sessions.c.next_seq + 1,
             updated_at=sa.func.clock_timestamp(),
-            last_turn_id=NEW_MESSAGE_COLUMNS["turn_id"],
+            last_turn_id=history.NEW_MESSAGE_COLUMNS["turn_id"],
             title_due_at=title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
             **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
         )
@@ -306,8 +299,8 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
     session = sa.select(finished.c.session_id)
     also = [booking(session.scalar_subquery(), session.exists()).cte("booked")]
     if told:
-        also.append(turns_ended(finished, NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told"))
-    return insert_message(moved).add_cte(*also).returning(messages.c.seq)
+        also.append(turns_ended(finished, history.NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told"))
+    return history.insert_message(moved).add_cte(*also).returning(messages.c.seq)
 
 
 _FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
@@ -317,7 +310,7 @@ async def finish_turn(
     connection: AsyncConnection,
     claim: Claim,
     *,
-    answer: NewMessage,
+    answer: history.NewMessage,
     report: TurnReport,
     timeline: RunTimeline,
     cut_off: int | None,
@@ -328,14 +321,14 @@ async def finish_turn(
     Raises StaleTurn if the claim no longer holds. `cut_off` is the seq of the last turn that the summary is to cover,
     None if none is due. `improves_title` says whether a model is to give a session a title after its first answer.
     """
-    values = message_values(claim.key, answer)
+    values = history.message_values(claim.key, answer)
     outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
     due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
     finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
-    message_id, at = values[NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
+    message_id, at = values[history.NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
     seq = await connection.scalar(finish, {**outcome, **due, **held(claim.key, claim.epoch), **spent, **values})
     if seq is None:
-        stored = (await final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
+        stored = (await history.final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
         if stored is None or stored.id != message_id:  # which no other run has given its answer
             raise StaleTurn
         seq, at = stored.seq, stored.created_at

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -19,13 +19,7 @@ import orjson
 from mcp.client.auth import OAuthFlowError, OAuthRegistrationError
 from mcp.client.auth import utils as sdk
 from mcp.client.auth.oauth2 import check_registration_usable
-from mcp.shared.auth import (
-    OAuthClientMetadata,
-    OAuthMetadata,
-    OAuthToken,
-    ProtectedResourceMetadata,
-    TokenEndpointAuthMethod,
-)
+from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 from pydantic import AnyUrl, BaseModel, Field, ValidationError
 
@@ -288,8 +282,8 @@ def _as_client(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str
     return form, {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
-def described_client(redirect_uri: str, auth: TokenEndpointAuthMethod | None, scope: str | None) -> dict[str, Any]:
-    """Returns how Segue describes itself to an authorization server. `auth` is the way a secret is sent."""
+def described_client(redirect_uri: str, auth: Literal["none"] | None, scope: str | None) -> dict[str, Any]:
+    """Returns how Segue describes itself to an authorization server. Without `auth` it chooses how secrets are sent."""
     described = OAuthClientMetadata(
         redirect_uris=[AnyUrl(redirect_uri)],
         client_name="Segue",
@@ -323,8 +317,8 @@ async def register(asker: Asker, authority: Authority, redirect_uri: str) -> OAu
         )
     # Without a secret if that is possible: PKCE is the proof. Otherwise the server chooses.
     supported = authority.metadata.token_endpoint_auth_methods_supported
-    way: TokenEndpointAuthMethod | None = PUBLIC if supported is None or PUBLIC in supported else None
-    wanted = described_client(redirect_uri, way, authority.scope)
+    is_public = supported is None or PUBLIC in supported
+    wanted = described_client(redirect_uri, PUBLIC if is_public else None, authority.scope)
     answer = await asker.ask(str(endpoint), "the registration endpoint", json=wanted)
     try:
         given = await sdk.handle_registration_response(answer)
@@ -333,6 +327,6 @@ async def register(asker: Asker, authority: Authority, redirect_uri: str) -> OAu
         raise OAuthFault(f"its authorization server did not register Segue (HTTP {answer.status_code})") from None
     if max(len(given.client_id), len(given.client_secret or "")) > MAX_TOKEN_CHARS:
         raise OAuthFault("its authorization server registered Segue under a name that is too long")
-    auth = given.token_endpoint_auth_method or ("client_secret_basic" if given.client_secret else "none")
+    way = given.token_endpoint_auth_method or ("client_secret_basic" if given.client_secret else "none")
     until = given.client_secret_expires_at or None
-    return OAuthClient(client_id=given.client_id, client_secret=given.client_secret, auth=auth, expires_at=until)
+    return OAuthClient(client_id=given.client_id, client_secret=given.client_secret, auth=way, expires_at=until)

@@ -24,15 +24,7 @@ from segue.domain.user_request import UserRequest
 from segue.log import log
 from segue.mcp.mcp_config import McpServerConfig, OAuthClientConfig
 from segue.mcp.oauth import authorization_server
-from segue.mcp.oauth.authorization_server import (
-    PUBLIC,
-    Asker,
-    Authority,
-    OAuthClient,
-    OAuthFault,
-    TokenRefused,
-    TokenSource,
-)
+from segue.mcp.oauth.authorization_server import Asker, Authority, OAuthClient, OAuthFault, TokenRefused, TokenSource
 from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal, SealedClient, Servers, load_client, save_client
 from segue.mcp.status import CALLBACK_PATH, DOCUMENT_PATH, BegunLogin, FinishedLogin, LoginRefused, McpLogin
 
@@ -57,7 +49,7 @@ class Logins:
         """Returns how Segue describes itself to an authorization server that reads it there."""
         return {
             "client_id": self._document_url,
-            **authorization_server.described_client(self.redirect_uri, PUBLIC, None),
+            **authorization_server.described_client(self.redirect_uri, authorization_server.PUBLIC, None),
         }
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:

@@ -22,15 +22,7 @@ from segue.domain.redaction import header_secrets
 from segue.domain.telemetry import Attribute
 from segue.log import log
 from segue.models.amended_requests import NOTHING_LEARNED, Learned, RequestBody
-from segue.models.refusals import (
-    BROKE_OFF,
-    BROKEN,
-    NotAnAnswer,
-    ProviderRefusal,
-    ProviderUnreachable,
-    RefusalReader,
-    too_long,
-)
+from segue.models.refusals import BROKEN, NotAnAnswer, ProviderRefusal, ProviderUnreachable, RefusalReader, too_long
 from segue.models.reply import SIGN_OF_LIFE, read_json, write_json
 from segue.net.http_client import BodyTooLarge, bounded, tell_trace, unchecked_client_arguments
 from segue.secret_files import LiveKeys
@@ -280,7 +272,7 @@ class Endpoint:
         except httpx2.TimeoutException as error:
             raise TimeoutError from error
         except BROKEN as error:
-            raise NotAnAnswer(BROKE_OFF) from error
+            raise NotAnAnswer from error
 
     async def _post(self, body: RequestBody) -> httpx2.Response:
         request = self.client.build_request("POST", self.path, content=write_json(body))

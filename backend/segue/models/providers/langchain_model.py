@@ -153,7 +153,7 @@ class AdaptedModel(reply.ProviderModel):
             raise TimeoutError from error
         except refusals.BROKEN as error:
             if reader.has_begun:
-                raise refusals.NotAnAnswer(refusals.BROKE_OFF) from error
+                raise refusals.NotAnAnswer from error
             raise refusals.ProviderUnreachable from error
         except self.dialect.errors as error:
             told = self.dialect.refusal(error) or _from_library(error)
@@ -161,7 +161,7 @@ class AdaptedModel(reply.ProviderModel):
                 raise
             raise told from error
         if self.dialect.says_why and reader.finish_reason is None:
-            raise refusals.NotAnAnswer(refusals.BROKE_OFF)
+            raise refusals.NotAnAnswer
 
 
 def merged(body: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from segue.models.normal_form import form_of
 from segue.models.providers.completion_reader import CompletionReader
 from segue.models.providers.endpoint import Endpoint, ProviderOptions, endpoint_of
 from segue.models.providers.langchain_model import AdaptedModel, merged
-from segue.models.refusals import BROKE_OFF, NotAnAnswer, ProviderRefusal
+from segue.models.refusals import NotAnAnswer, ProviderRefusal
 from segue.models.reply import CACHE_KEY, OPAQUE, ROLES, AnswerPart, ProviderModel, RequestOptions, write_json
 
 CHAT: Final = "chat"
@@ -59,7 +59,7 @@ class ChatCompletions(ProviderModel):
                     if reader.has_begun:
                         yield part
         if not is_complete and reader.finish_reason is None:
-            raise NotAnAnswer(BROKE_OFF)
+            raise NotAnAnswer
         if not is_streamed and not has_message:
             raise ValueError("no message")
         yield reader.closing(self.by)
