@@ -126,9 +126,7 @@ def _add_middleware(app: FastAPI, settings: Settings) -> None:
         max_door_bytes=settings.max_door_body_bytes,
         max_upload_bytes=settings.attachment_max_bytes + attachments.MULTIPART_BYTES,
     )
-    app.add_middleware(
-        Gate, hosts=settings.hosts, origins=settings.cors_origins, metrics_public=settings.metrics_public
-    )
+    app.add_middleware(Gate, settings=settings)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -30,9 +30,8 @@ def tables() -> str:
     """Returns both in Markdown."""
     types = (f"| {kind} | {members.replace(' ', ', ')} | {says} |" for kind, (members, says) in EVENT_TYPES.items())
     custom = (f"| {name} | {value} | {says} |" for name, (value, says) in CUSTOM_EVENTS.items())
-    return "\n".join(
-        ["| type | members | |", "|---|---|---|", *types, "", "| name | value | |", "|---|---|---|", *custom]
-    )
+    rows = ("| type | members | |", "|---|---|---|", *types, "", "| name | value | |", "|---|---|---|", *custom)
+    return "\n".join(rows)
 
 
 HEARTBEAT_S = 10

@@ -9,7 +9,6 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from segue import __version__
 from segue.api import problems
+from segue.api.api_settings import ApiSettings
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
@@ -102,17 +102,15 @@ class RequestContext:
 
 class Gate:
     """Admits or refuses a request: by its Host and Origin, the caller's key or token, and the caller's rate limit. If
-    `hosts` is given, the service answers only to these names and loopback ones. Only pages from there and from
-    `origins` may then send requests that change something.
+    the settings name `hosts`, the service answers only to these names and loopback ones. Only pages from there and from
+    CORS_ORIGINS may then send requests that change something.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, hosts: Iterable[str] | None, origins: Iterable[str], metrics_public: bool
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
-        self._origins = frozenset(origins)
-        self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
-        self._open = OPEN_PATHS | ({METRICS_PATH} if metrics_public else frozenset())
+        self._origins = frozenset(settings.cors_origins)
+        self._hosts = None if settings.hosts is None else frozenset(map(str.lower, settings.hosts))
+        self._open = OPEN_PATHS | ({METRICS_PATH} if settings.metrics_public else frozenset())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -324,9 +324,8 @@ class Supervisor:
         if self.unknown:
             log.warning("mcp_config_unknown_tools", server=self.name, tools=self.unknown)
         # In a thread: two hundred large schemas take seconds.
-        tools, self._left_out = await asyncio.to_thread(
-            tools_of, self.name, self.config, listed, self.call, self.timeout_s
-        )
+        given = self.name, self.config, listed, self.call, self.timeout_s
+        tools, self._left_out = await asyncio.to_thread(tools_of, *given)
         self.listed = listed
         self.tools = self.accept(self, tools)
 

@@ -126,12 +126,8 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
     listed = sum(map(costs.reference, outside))
     most, least = int(room * MOST_LISTED), int(room * LEAST_LISTED)
     spare = room - sum(sizes)
-    reductions = (
-        (least, _with_opaque_parts(parts)),
-        (most, _repeated(parts.window)),
-        (least, _by_age(parts.window, forms)),
-    )
-    for wanted, steps in reductions:
+    repeated, by_age = _repeated(parts.window), _by_age(parts.window, forms)
+    for wanted, steps in ((least, _with_opaque_parts(parts)), (most, repeated), (least, by_age)):
         while spare < min(wanted, listed) and (step := next(steps, None)) is not None:
             message, form = step
             before, forms[message_key(message)] = cost(message), form

@@ -63,10 +63,8 @@ class ModelRequest:
         """Returns the answer before any of it comes. Its calls are told under our names."""
         if listener is not None:
             listener.on_asked()
-            tell = listener.on_call
-            listener = replace(
-                listener, on_call=lambda piece: tell(replace(piece, name=self.bound.own_name(piece.name)))
-            )
+            tell, own_name = listener.on_call, self.bound.own_name
+            listener = replace(listener, on_call=lambda piece: tell(replace(piece, name=own_name(piece.name))))
         return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
 
     @property

@@ -439,9 +439,8 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int], shown: Question) -
 def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:
     """Returns the words that pick, none if the message says more than that."""
     said: list[str] = []
-    kinds_beside = partial(
-        kinds_of, language=language, lexicon=LEXICON.now, prefer=partial(kind_beside, shown, language)
-    )
+    prefer = partial(kind_beside, shown, language)
+    kinds_beside = partial(kinds_of, language=language, lexicon=LEXICON.now, prefer=prefer)
     for kind, phrase in phrases_of(words, language, SELECTION.now):
         is_no = kind == UNKNOWN and kinds_of(phrase, ANY_LANGUAGE, LEXICON.now) == ["no"]  # `1 yes, 2 no`
         is_hour = phrase[0].isdigit() and said[-1:] in (["and"], ["glue"]) and _PICKS.isdisjoint(said)  # `at 2`

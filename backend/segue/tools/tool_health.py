@@ -87,9 +87,8 @@ def tool_state(
     """
     hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
-    state = replace(
-        UNTOUCHED, status=hold.status if hold else own.status, **{name: getattr(own, name) for name in _KEPT}
-    )
+    kept = {name: getattr(own, name) for name in _KEPT}
+    state = replace(UNTOUCHED, status=hold.status if hold else own.status, **kept)
     state = _judged(state, own, fleet.get(spec.name, NEVER_RAN), hold, away, now, settings)
     done = successes(session) if spec.depends_on else {}
     if missing := missing_members(spec.depends_on, done):

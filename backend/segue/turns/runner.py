@@ -127,10 +127,8 @@ def tools_of_turn(
         page=page_tools(claim.request.options.page_tools) if claim.request.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
-    stored, seq = claim.tool_choice, claim.key.turn_seq
-    return guard, ToolChooser(
-        deps.tool_search, guard, deps.settings, deps.tool_tokens, stored=stored, seq=seq, save=save
-    )
+    tool_chooser = partial(ToolChooser, deps.tool_search, guard, deps.settings, deps.tool_tokens)
+    return guard, tool_chooser(stored=claim.tool_choice, seq=claim.key.turn_seq, save=save)
 
 
 class TurnRun:

@@ -96,9 +96,8 @@ class LimitsInForce(Watch):
     def __init__(self, database: Database, settings: UserSettings) -> None:
         super().__init__("the limits of users", self.look)
         self.usual = Limits(**{each.name: getattr(settings, f"limit_{each.name}") for each in fields(Limits)})
-        self.total = Limits(
-            tokens_per_day=settings.limit_total_tokens_per_day, cost_per_day=settings.limit_total_cost_per_day
-        )
+        tokens, cost = settings.limit_total_tokens_per_day, settings.limit_total_cost_per_day
+        self.total = Limits(tokens_per_day=tokens, cost_per_day=cost)
         self._database = database
         self._own: Mapping[str, Limits] = {}
         self._state: object = None

@@ -95,11 +95,8 @@ class RunFrames:
             unmade = {} if self._has_gap else agui_encoding.open_calls(self._passed)
             return [*(event for call in unmade.items() for event in agui_encoding.given_up(*call)), last]
         answer = orjson.loads(result)
-        begun = {
-            orjson.loads(each)["toolCallId"]: "" for each in self._passed if each.startswith(agui_encoding.CALL_START)
-        }
-        if self._has_gap:  # the rest of what had begun is lost
-            begun = dict.fromkeys(begun, ":again")
+        made = (orjson.loads(each)["toolCallId"] for each in self._passed if each.startswith(agui_encoding.CALL_START))
+        begun = dict.fromkeys(made, ":again" if self._has_gap else "")  # after a gap the rest of what had begun is lost
         calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]}, begun)
         return [*self._unsaid(answer["message"]), *calls, self.finished(open_plan, answer, result)]
 

@@ -45,9 +45,8 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
 
 async def _search(database: Database, args: dict[str, Any], context: ToolContext, *, max_bytes: int) -> dict[str, Any]:
     words, offset, limit = args.get("query", "").split(), args.get("offset", 0), min(args.get("limit", LISTED), LISTED)
-    found, total = await database.read(
-        search_calls, context.owner, context.session_id, words[:8], offset=offset, limit=limit
-    )
+    asked = context.owner, context.session_id, words[:8]
+    found, total = await database.read(search_calls, *asked, offset=offset, limit=limit)
     listed = [
         {
             "tool_call_id": call.tool_call_id,
