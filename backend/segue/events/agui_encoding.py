@@ -12,7 +12,7 @@ from segue.db.rows import read_json, readable, reader
 from segue.domain import events, turn_errors
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
-from segue.domain.session import AcknowledgementReport, TurnAnswer, TurnKey, WebSearchReport
+from segue.domain.session import AcknowledgementReport, TurnAnswer, TurnError, TurnKey, WebSearchReport
 from segue.domain.telemetry import ToolCalled
 from segue.domain.tool import Reference
 
@@ -38,22 +38,12 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
-    status: int
-    title: str
-    detail: str
-    retryable: bool
-    extra: dict[str, str | int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Metadata:
-    problem: _Problem
+    problem: TurnError
 
 
 @dataclass(frozen=True, slots=True)
 class _RunError:
-    code: str
     metadata: _Metadata
 
 
@@ -69,7 +59,7 @@ def run_started(turn: TurnKey) -> bytes:
 def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
     """Returns the terminal event. An error has the members that its problem+json has."""
     if isinstance(outcome, AppError):
-        problem = {name: getattr(outcome, name) for name in ("code", "status", "title", "detail", "retryable", "extra")}
+        problem = {name: getattr(outcome, name) for name in TurnError.__slots__}
         error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
         return to_json(error)
     # `result` comes last: answer_json() cuts it out instead of parsing it
@@ -80,14 +70,13 @@ def answer_json(terminal_event: bytes) -> bytes:
     """Returns the ChatAnswer in a terminal event, as JSON. Raises the AppError the turn ended with instead."""
     if terminal_event.startswith(_FINISHED):
         return terminal_event.partition(_RESULT)[2][:-1]
-    error = reader(_RunError)(orjson.loads(terminal_event))
-    raise AppError(error.code, **asdict(error.metadata.problem))
+    raise AppError(**asdict(reader(_RunError)(orjson.loads(terminal_event)).metadata.problem))
 
 
 def read_by(event: bytes) -> TurnKey | None:
     """Returns the turn that has read the message of this event's turn, if that is what ended it."""
-    error = reader(_RunError)(orjson.loads(event)) if event.startswith(_ERROR) else None
-    return turn_errors.reader_of(error.metadata.problem.extra) if error and error.code == turn_errors.STEERED else None
+    problem = reader(_RunError)(orjson.loads(event)).metadata.problem if event.startswith(_ERROR) else None
+    return turn_errors.reader_of(problem.extra) if problem and problem.code == turn_errors.STEERED else None
 
 
 def is_readable(event: bytes, *, is_last: bool) -> bool:
