@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
+from operator import eq
 from typing import Annotated, Any, Final, TypeVar
 
 import orjson
@@ -156,6 +157,13 @@ def came_before(table: Table, row: Position | str | None) -> ColumnElement[bool]
     other = table.alias("other")
     seq = select(other.c.seq).where(other.c.id <= row).order_by(other.c.id.desc()).limit(1).scalar_subquery()
     return tuple_(*oldest_first(table)) < tuple_(seq, row)
+
+
+def if_given(
+    column: ColumnElement[Any], value: object, is_it: Callable[[Any, Any], ColumnElement[bool]] = eq
+) -> ColumnElement[bool]:
+    """The condition that the column equals the value, or is what `is_it` says of them; of all rows without a value."""
+    return true() if value is None else is_it(column, value)
 
 
 # Lets one transaction at a time count what an owner has, by what is counted and whose: `attachments of ada`.

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_once
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, turns, webhook_events
-from segue.db.rows import claim_row, due_in
+from segue.db.rows import claim_row, due_in, if_given
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan
 from segue.log import log
@@ -256,9 +256,8 @@ async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: flo
 async def retry_events(connection: AsyncConnection, event_id: str | None = None) -> int:
     """Makes those due at once, or this one, that failed or wait and are not on their way. Returns how many."""
     later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
-    waits = [later, webhook_events.c.due_at > sa.func.now(), _LEASED_UNTIL.is_(None)]
-    if event_id is not None:
-        waits.append(webhook_events.c.id == event_id)
+    is_wanted = if_given(webhook_events.c.id, event_id)
+    waits = (later, webhook_events.c.due_at > sa.func.now(), _LEASED_UNTIL.is_(None), is_wanted)
     return (await connection.execute(sa.update(webhook_events).where(*waits).values(due_at=sa.func.now()))).rowcount
 
 

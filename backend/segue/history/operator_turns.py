@@ -7,6 +7,7 @@ has earlier attempts. Only reads, and no words or arguments. Callers check that 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import lt
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
 from segue.db.redis_keys import Cache
-from segue.db.rows import cached, oldest_first, readable, reader
+from segue.db.rows import cached, if_given, oldest_first, readable, reader
 from segue.domain.errors import existing
 from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
 from segue.domain.identity import MAX_USER_CHARS
@@ -82,13 +83,11 @@ async def list_any(
     connection: AsyncConnection, wanted: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
 ) -> list[OpsTurn]:
     """Returns open turns, or those of a status, newest first; with `words` also how their messages begin."""
-    statement = _turns().where(*_fits(wanted))
+    statement = _turns().where(*_fits(wanted), if_given(turns.c.id, before, lt))
     if words:
         of_user = (messages.c.turn_id == turns.c.id) & (messages.c.role == "user")
         first = select(func.left(messages.c.content, READ_CHARS)).where(of_user).order_by(messages.c.seq).limit(1)
         statement = statement.add_columns(first.scalar_subquery().label("said"))
-    if before is not None:
-        statement = statement.where(turns.c.id < before)
     rows = (await connection.execute(statement.order_by(turns.c.id.desc()).limit(limit))).all()
     return await _with_tools(connection, rows)
 
@@ -99,10 +98,9 @@ def _fits(wanted: TurnFilter) -> Iterable[ColumnElement[bool]]:
     if wanted.status == "failed" or wanted.code is not None:
         yield turns.c.error.is_not(None)  # so that it is read from an index of those
     code = turns.c.error["code"].as_string()
-    exact = ((code, wanted.code), (turns.c.session_id, wanted.session_id), (sessions.c.owner, wanted.owner))
-    for column, value in exact:
-        if value is not None:
-            yield column == value
+    yield if_given(code, wanted.code)
+    yield if_given(turns.c.session_id, wanted.session_id)
+    yield if_given(sessions.c.owner, wanted.owner)
     if wanted.tool is not None:
         runs = select(tool_calls.c.id).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.tool_name == wanted.tool)
         yield runs.where(or_(tool_calls.c.status == "running", turns.c.finished_at.is_not(None))).exists()

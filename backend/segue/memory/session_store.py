@@ -6,6 +6,7 @@ a model is to write a title instead of the first words: infinity until the first
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import lt
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +27,7 @@ from segue.db.models import (
     turns,
     written,
 )
-from segue.db.rows import claim_row, due_in, plan_of, postpone_row, readable, reader
+from segue.db.rows import claim_row, due_in, if_given, plan_of, postpone_row, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
@@ -118,9 +119,8 @@ async def list_sessions(
     limit: int,
 ) -> list[Session]:
     """Returns the latest active first; `before` is the activity and the id of the last session already seen."""
-    statement = shown().where(*in_list(owner, archived=archived, pinned=pinned))
-    if before is not None:
-        statement = statement.where(sa.tuple_(sessions.c.updated_at, sessions.c.id) < before)
+    is_behind = if_given(sa.tuple_(sessions.c.updated_at, sessions.c.id), before, lt)
+    statement = shown().where(*in_list(owner, archived=archived, pinned=pinned), is_behind)
     latest = await connection.execute(statement.order_by(*latest_first(sessions)).limit(limit))
     return [readable_session(row) for row in latest]
 
@@ -300,9 +300,6 @@ async def list_feedback(
     of_answer = (messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
     statement = sa.select(feedback, *of_answer).join(messages, messages.c.id == feedback.c.message_id)
     statement = statement.join(sessions, sessions.c.id == messages.c.session_id)
-    if rating is not None:
-        statement = statement.where(feedback.c.rating == rating)
-    if before is not None:
-        statement = statement.where(feedback.c.seq < before)
+    statement = statement.where(if_given(feedback.c.rating, rating), if_given(feedback.c.seq, before, lt))
     rows = await connection.execute(statement.order_by(feedback.c.seq.desc()).limit(limit))
     return [(Feedback(**{name: getattr(row, name) for name in Feedback.__slots__}), row.seq) for row in rows]

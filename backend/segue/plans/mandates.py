@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
+from operator import gt
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, Field, Strict
@@ -18,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
-from segue.db.rows import Position, came_before, newest_first, readable, reader
+from segue.db.rows import Position, came_before, if_given, newest_first, readable, reader
 from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
@@ -368,10 +369,8 @@ async def list_grants(
 ) -> list[Grant]:
     """Returns what is remembered for a session by the names of the tools; `after` is the last one seen."""
     of_session = mandates.c.session_id == session_id, mandates.c.plan_id.is_not(None)
-    statement = select(mandates).where(*of_session).order_by(mandates.c.tool).limit(limit)
-    if after is not None:
-        statement = statement.where(mandates.c.tool > after)
+    wanted = select(mandates).where(*of_session, if_given(mandates.c.tool, after, gt))
     return [
         Grant(row.tool, row.definition, _is_as_shown(row, tools), row.plan_id, row.created_at)
-        for row in await connection.execute(statement)
+        for row in await connection.execute(wanted.order_by(mandates.c.tool).limit(limit))
     ]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import gt
 from typing import Any, Final, get_args
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
 from segue.db.redis_keys import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
-from segue.db.rows import came_before, newest_first, read_json, readable, reader
+from segue.db.rows import came_before, if_given, newest_first, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
@@ -184,8 +185,7 @@ async def list_changes(
         .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
         .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(tool_state_changes, before))
     )
-    if tool is not None:
-        statement = statement.where(tool_state_changes.c.tool == tool)
+    statement = statement.where(if_given(tool_state_changes.c.tool, tool))
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))
     read = reader(StatusMoved)
     return [
@@ -224,12 +224,11 @@ async def list_not_available(
     """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
     position = sa.tuple_(tool_states.c.session_id, tool_states.c.tool)
     statement = sa.select(tool_states.c.session_id, tool_states.c.tool).where(
-        tool_states.c.status != "available", tool_states.c.tool.in_(list(tools))
+        tool_states.c.status != "available",
+        tool_states.c.tool.in_(list(tools)),
+        if_given(tool_states.c.status, status),
+        if_given(position, after, gt),
     )
-    if status is not None:
-        statement = statement.where(tool_states.c.status == status)
-    if after is not None:
-        statement = statement.where(position > after)
     rows = await connection.execute(statement.order_by(tool_states.c.session_id, tool_states.c.tool).limit(limit))
     return [(row.session_id, row.tool) for row in rows]
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from operator import gt
 from typing import Annotated, Any, Final, Protocol
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, or_, select, update
@@ -28,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.outages import StorageUnavailable
-from segue.db.rows import readable, reader
+from segue.db.rows import if_given, readable, reader
 from segue.domain.errors import AppError, Unreadable, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity
@@ -125,11 +126,8 @@ async def list_keys(
     connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
 ) -> list[ApiKey]:
     """Returns keys in the order of their ids, those after one; of all owners if none is given."""
-    statement = select(api_keys).order_by(api_keys.c.id).limit(limit)
-    if owner is not None:
-        statement = statement.where(api_keys.c.owner == owner)
-    if after is not None:
-        statement = statement.where(api_keys.c.id > after)
+    wanted = if_given(api_keys.c.owner, owner), if_given(api_keys.c.id, after, gt)
+    statement = select(api_keys).where(*wanted).order_by(api_keys.c.id).limit(limit)
     return [_api_key(row) for row in await connection.execute(statement)]
 
 

@@ -5,13 +5,14 @@ which no user and no session is erased. Secrets are removed from an operator's w
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import lt
 from typing import Annotated, Any, Final, Literal, get_args
 
 from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import audit
-from segue.db.rows import readable, reader
+from segue.db.rows import if_given, readable, reader
 from segue.domain.field_types import doc
 from segue.domain.identity import Operator
 from segue.domain.redaction import without_secret_texts
@@ -62,13 +63,8 @@ async def list_acts(
     connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
 ) -> list[Act]:
     """Returns acts, newest first."""
-    statement = select(audit).order_by(audit.c.seq.desc()).limit(limit)
-    if action is not None:
-        statement = statement.where(audit.c.action == action)
-    if actor is not None:
-        statement = statement.where(audit.c.actor == actor)
-    if before is not None:
-        statement = statement.where(audit.c.seq < before)
+    wanted = if_given(audit.c.action, action), if_given(audit.c.actor, actor), if_given(audit.c.seq, before, lt)
+    statement = select(audit).where(*wanted).order_by(audit.c.seq.desc()).limit(limit)
     return [_act(dict(row)) for row in (await connection.execute(statement)).mappings()]
 
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from math import ceil
+from operator import gt
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import reservations, sessions, turns, usage, user_groups
+from segue.db.rows import if_given
 from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
@@ -167,7 +169,7 @@ async def list_usage(
             sa.func.sum(_COST).cast(sa.Float).label("cost"),
             IS_COMPLETE.label("cost_complete"),
         )
-        .where(usage.c.day.between(first, last))
+        .where(usage.c.day.between(first, last), if_given(usage.c.owner, owner), if_given(key, after, gt))
         .group_by(key)
         .order_by(key)
         .limit(limit)
@@ -177,10 +179,6 @@ async def list_usage(
     if by == "group":
         on_the_day = (user_groups.c.owner == usage.c.owner) & (user_groups.c.day == usage.c.day)
         statement = statement.outerjoin_from(usage, user_groups, on_the_day)
-    if owner is not None:
-        statement = statement.where(usage.c.owner == owner)
-    if after is not None:
-        statement = statement.where(key > after)
     rows = (await connection.execute(statement)).mappings()
     return [UsageTotal(llm_calls=row["calls"], **{name: row[name] for name in _TOTALS}) for row in rows]
 
