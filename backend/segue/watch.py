@@ -12,6 +12,14 @@ from segue.log import log
 LOOK_EVERY_S = 2.0
 
 
+async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancels those that there are, and waits until they have ended."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
+
+
 class Watch:
     """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `wake`. One call at a time. Logs
     what a call raises, and goes on.
@@ -32,9 +40,7 @@ class Watch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        await end_tasks(self._looking)
 
     async def _look_forever(self) -> None:
         while True:

@@ -31,6 +31,7 @@ from segue.plans.asked_words import english_words, tool_words
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked
+from segue.watch import end_tasks
 
 IN_NAME, IN_TEXT, IN_ARGUMENT, IN_ARGUMENT_TEXT = 3.0, 1.0, 0.5, 0.25
 ACTION, THING = 0.15, 0.25  # of a word that the text itself has; English has many words for one action
@@ -157,9 +158,7 @@ class ToolSearch:
         return fused(by_words, await asyncio.to_thread(nearest, vectors, asked[0]))
 
     async def close(self) -> None:
-        if self._embedding is not None:
-            self._embedding.cancel()
-            await asyncio.wait([self._embedding])
+        await end_tasks(self._embedding)
 
     def _by_words(self, specs: Sequence[ToolSpec], text: str) -> list[str]:
         key = tuple(map(id, specs))  # the entry keeps them, so no other can have the id of one

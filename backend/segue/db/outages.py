@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.domain.errors import AppError
 from segue.log import log
+from segue.watch import end_tasks
 
 READ_ONLY_STATE: Final = "25006"
 DISK_FULL_STATE: Final = "53100"
@@ -206,9 +207,7 @@ class Outages:
         return Blocker(**found) if found else None
 
     async def close(self) -> None:
-        for lookup in self._lookups:
-            lookup.cancel()
-        await asyncio.gather(*self._lookups, return_exceptions=True)
+        await end_tasks(*self._lookups)
 
     def _log(self, cause: OutageCause, error: BaseException) -> None:
         now = time.monotonic()

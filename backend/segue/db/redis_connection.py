@@ -23,6 +23,7 @@ from redis.driver_info import DriverInfo
 
 from segue.db.outages import REDIS, OutageCause
 from segue.log import log
+from segue.watch import end_tasks
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 ACCOUNT = {"sentinel_username": "username", "sentinel_password": "password"}
@@ -156,9 +157,7 @@ class RedisServer:
         await self._answers.wait()
 
     async def close(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait({self._probing})
+        await end_tasks(self._probing)
 
     async def _probe(self) -> None:
         """Writes, because a replica and a full Redis still answer what only reads."""

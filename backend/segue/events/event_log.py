@@ -20,6 +20,7 @@ from segue.events import agui_encoding
 from segue.events.event_buffer import ATTEMPT, CHECK_ROW_S, END, Entry, EventBuffer, Wakeups, end_of
 from segue.events.user_feed import GAP, turn_ended
 from segue.log import log
+from segue.watch import end_tasks
 
 TEXT_INTERVAL_S = 0.03
 TEXTS_PER_SLOWDOWN = 512  # after as many the interval grows by TEXT_INTERVAL_S, so that no answer fills a log
@@ -167,9 +168,7 @@ class EventLog:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         if self._unsaved or self._for_feeds:
             await self._save(everything=True)
 

@@ -18,6 +18,7 @@ from segue.domain.errors import AppError
 from segue.domain.session import Memory, Session, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry
+from segue.watch import end_tasks
 
 LASTS_S = 900  # then the client comes again
 MAX_UNREAD = 256
@@ -116,9 +117,7 @@ class UserFeeds:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await end_tasks(self._task)
 
     async def follow(self, user: str, *, after: int) -> AsyncGenerator[Sequence[Entry]]:
         """Yields what follows, for LASTS_S. A position that the feed does not have, such as 0, begins with a gap."""

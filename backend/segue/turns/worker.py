@@ -17,6 +17,7 @@ from segue.turns.presence import Presence
 from segue.turns.run_record import report_activity
 from segue.turns.runner import Stop, TurnRun, UnstoredEnds
 from segue.turns.turn_deps import TurnDeps
+from segue.watch import end_tasks
 
 CHECK_S = 0.5  # how soon a process notices that a turn of its own is to be cancelled, or lost
 STOP_S = 3.0
@@ -115,10 +116,7 @@ class TurnWorker:
         stopping = [task for running in late if (task := running.stop("handed_back"))]
         if stopping:
             await asyncio.wait(stopping, timeout=STOP_S)
-        lines = list(self._lines.values())
-        for line in lines:
-            line.cancel()
-        await asyncio.gather(*lines, return_exceptions=True)
+        await end_tasks(*self._lines.values())
         return [running.claim for running in late if running.stopped == "handed_back"]
 
     async def keep_leases(self) -> None:

@@ -7,7 +7,6 @@ provider is slow or down, tokens are still checked against keys read within the 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from segue.domain.identity import Identity, is_user
 from segue.log import log
 from segue.net.http_client import BodyTooLarge, answer_of
 from segue.users.api_keys import Unauthorized
+from segue.watch import end_tasks
 
 GATEWAY = "open-webui"  # the issuer of its tokens
 FRESH_S = 300.0
@@ -154,10 +154,7 @@ class KeySet:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._fetching is not None:
-            self._fetching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._fetching
+        await end_tasks(self._fetching)
 
     async def find(self, key_id: str | None) -> VerificationKey | None:
         """Raises AppError `identity_unavailable` if no keys are cached that may be trusted and none can be fetched."""

@@ -11,7 +11,7 @@ from structlog.contextvars import bound_contextvars
 from segue.domain.errors import AppError
 from segue.domain.turn_errors import NO_ROOM
 from segue.log import log
-from segue.watch import Watch
+from segue.watch import Watch, end_tasks
 
 Job = TypeVar("Job")
 
@@ -47,10 +47,7 @@ class JobLoop(Watch, Generic[Job]):
 
     async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()
-        jobs = list(self._jobs)
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
+        await end_tasks(*self._jobs)
 
     async def _start_all_due(self) -> None:
         while (job := await self._claim()) is not None:
