@@ -3,6 +3,7 @@
 import asyncio
 import re
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -170,6 +171,29 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     assert "This file has been deleted." in str(provider.requests[-1])
     assert "line 0" not in str(provider.requests[-1])
     assert "line 0" not in (await client.http.get("/me/export")).text
+
+
+async def test_a_file_is_read_on_after_the_result_that_showed_its_text_has_expired_and_not_once_it_is_deleted(
+    settings: Settings, provider: Provider
+) -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    async with running(settings, clock=lambda: now) as client:
+        session = await client.new_session()
+        attachment = await uploaded(client, session, LONG, "notes.txt")
+        provider.will(says("Many."))
+        [call] = (await client.chat(session, "How many lines?", attachments=[attachment]))["tool_calls"]
+        now += timedelta(days=40)
+        loading = ("get_tool_result", {"tool_call_id": call["tool_call_id"], "offset": 10_000, "limit": 500})
+        provider.will(calls(loading), says("It is."))
+        await client.chat(session, "Is there a line 1120?")
+        reference, loaded = (each["content"] for each in provider.messages(role="tool"))
+        assert ("expired" in reference, "line 1120" in loaded) == (False, True)
+        await client.http.delete(f"/sessions/{session}/attachments/{attachment}")
+        provider.will(calls(loading), says("I cannot."))
+        await client.chat(session, "And a line 1121?")
+        gone = provider.messages(role="tool")[-1]["content"]
+        assert ("line 1121" in gone, "Run the tool again" in gone) == (False, False)
+        assert "Ask the user to attach the file again" in gone
 
 
 async def test_a_deleted_file_is_no_longer_listed_with_the_summary_and_all_else_is(

@@ -99,7 +99,9 @@ async def test_a_turn_reads_no_results_but_those_in_its_view(settings: Settings,
         provider.will(says("done"))
         with statements() as sent:
             await client.chat(session, "Go on.")
-        [(reading, values)] = [each for each in sent if each[0].startswith("SELECT tool_calls.id, tool_results.kind")]
+        [(reading, values)] = [
+            each for each in sent if each[0].startswith("SELECT tool_calls.id, coalesce(tool_results.kind")
+        ]
         async with stores.database.transaction():
             await stores.database.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             before = await stores.database.fetchval(RESULTS_READ)

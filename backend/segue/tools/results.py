@@ -13,10 +13,10 @@ from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, sel
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import messages, sessions, tool_calls, tool_results, turns
+from segue.db.models import attachments, messages, sessions, tool_calls, tool_results, turns
 from segue.db.rows import came_before, newest_first, note_unreadable, oldest_first, readable, reader
 from segue.domain.errors import AppError, existing
-from segue.domain.session import RequestedCall
+from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import (
     CallEffect,
     CallStatus,
@@ -273,7 +273,9 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 async def load_results(
     connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
 ) -> dict[str, StoredResult]:
-    """Returns results by their calls' ids: without their content if over `max_bytes`, and none that have expired."""
+    """Returns results by their calls' ids: without their content if over `max_bytes`, and none that have expired. What
+    was read from a file is kept as long as the file.
+    """
     if not ids:
         return {}
     bounds = {"at_session": session_id, "these": list(ids), "as_of": now, "max_bytes": max_bytes}
@@ -288,7 +290,8 @@ async def load_result(
     row = existing("tool_result", (await connection.execute(statement)).one_or_none())
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
     if kept is None and row.size_bytes > 0:
-        detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. Run the tool again to have it anew."
+        advice = "Ask the user to attach the file" if row.tool_name == READ_ATTACHMENT else "Run the tool"
+        detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. {advice} again to have it anew."
         raise AppError("tool_result_expired", status=410, title="The result has expired", detail=detail)
     return call_of(row), kept or StoredResult("json", "null")
 
@@ -372,14 +375,20 @@ _FINISH: Select[*tuple[Any, ...]] = select(*_ENDED.c, _STORED_RESULT.c.stored_be
 _AS_TEXT = (cast(tool_calls.c.args, Text), cast(tool_calls.c.identifiers, Text))
 _SEARCHED = func.concat_ws(" ", tool_calls.c.tool_name, tool_calls.c.summary, *_AS_TEXT)
 _THESE = any_(bindparam("these", type_=ARRAY(Text)))
+_IS_KEPT = (tool_results.c.tool_call_id == tool_calls.c.id) & (tool_results.c.expires_at > bindparam("as_of"))
+# The text of a file stays with the file. It is among the session's own: an argument may name any.
+_IS_FILE = (tool_calls.c.tool_name == READ_ATTACHMENT) & (attachments.c.session_id == tool_calls.c.session_id)
+_OF_FILE = _IS_FILE & (attachments.c.id == tool_calls.c.args["attachment_id"].astext) & (attachments.c.text != "")
+_CONTENT = func.coalesce(tool_results.c.payload, attachments.c.text)
 _KEPT = (
     select(
         tool_calls.c.id,
-        tool_results.c.kind,
-        case((tool_calls.c.size_bytes <= bindparam("max_bytes"), tool_results.c.payload)).label("content"),
+        func.coalesce(tool_results.c.kind, "text").label("kind"),
+        case((tool_calls.c.size_bytes <= bindparam("max_bytes"), _CONTENT)).label("content"),
     )
-    .join(tool_results, tool_results.c.tool_call_id == tool_calls.c.id)
-    .where(tool_calls.c.session_id == bindparam("at_session"), tool_results.c.expires_at > bindparam("as_of"))
     # Of both tables, or PostgreSQL reads all results that have not expired and joins these calls to them.
-    .where(tool_calls.c.id == _THESE, tool_results.c.tool_call_id == _THESE)
+    .outerjoin(tool_results, _IS_KEPT & (tool_results.c.tool_call_id == _THESE))
+    .outerjoin(attachments, _OF_FILE)
+    .where(tool_calls.c.session_id == bindparam("at_session"), tool_calls.c.id == _THESE)
+    .where(tool_results.c.tool_call_id.is_not(None) | attachments.c.id.is_not(None))
 )
