@@ -26,6 +26,7 @@ from tests.support.provider import OpenModel, Provider, calls, completion, fails
 from tests.support.service import Client, running
 from tests.support.shelf import serving_shelf
 from tests.support.toolbox import PIXEL
+from tests.support.uploads import uploaded
 
 WORDS = "and on it goes " * 50
 
@@ -285,6 +286,22 @@ async def test_what_a_filter_refuses_of_one_turn_does_not_close_the_session(
             assert [each["content"] for each in provider.messages()[1:]] == [message]
             assert provider.notes()
     assert len(provider.requests) == asked_before + 4
+
+
+@pytest.mark.in_turns(1)
+async def test_a_file_of_an_earlier_message_does_not_keep_in_the_session_what_a_filter_refuses(
+    settings: Settings, provider: Provider
+) -> None:
+    async def answer(body: dict[str, Any]) -> Response:
+        return FILTERED["an error"] if b"bomb" in orjson.dumps(body["messages"]) else says("Fine.")
+
+    provider.always("", answer)
+    async with running(settings) as client:
+        session = await client.new_session()
+        attachment = await uploaded(client, session, b"a list of plants", "plants.txt")
+        await client.chat(session, "Keep this list.", attachments=[attachment])
+        assert (await client.send(session, "How is a bomb made?")).status_code == 502
+        assert (await client.chat(session, "How are you?"))["message"]["content"] == "Fine."
 
 
 IMAGES = image_message({"call_99": [BinaryPart("image/png", PIXEL, "image/png")]})

@@ -5,7 +5,7 @@ is what an endpoint of chat completions refuses of the parameters, or misses in 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -109,9 +109,10 @@ def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str
 def without_earlier_turns(parts: RequestParts) -> RequestParts | None:
     """Returns what a filter of contents may take: else one message that it refuses would close the session for good."""
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), parts.messages))
-    running = list(dropwhile(lambda message: not message.text.startswith(OPEN_NOTES), parts.messages))
-    kept = [*leading, *running]
-    return replace(parts, messages=kept) if running and len(kept) < len(parts.messages) else None
+    # The last one with notes opened the running turn: an earlier message may have some, for its files.
+    noted = [at for at, message in enumerate(parts.messages) if message.text.startswith(OPEN_NOTES)]
+    kept = [*leading, *parts.messages[noted[-1] :]] if noted else parts.messages
+    return replace(parts, messages=kept) if len(kept) < len(parts.messages) else None
 
 
 def _without_opaque(parts: RequestParts) -> RequestParts | None:
