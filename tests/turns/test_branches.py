@@ -80,7 +80,7 @@ async def test_an_answer_is_had_again_without_what_the_session_had_remembered_of
         assert settings.database_url is not None
         database = Database(settings.database_url.get_secret_value())
         async with database.autocommit() as connection:  # of messages that were read before they left
-            due = DueSummary("local", session, "so far", after=3, until=5)
+            due = DueSummary("local", session, "so far", after=3, until=5, time_zone="UTC")
             assert not await store_summary(connection, due, "and three", covers=5, references=[])
         await database.close()
         provider.will(says("anew"))

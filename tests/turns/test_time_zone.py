@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import Response
 
 from segue import Agent
+from segue.agent.prompts import notes_and_message
 from segue.config import Settings
 from segue.domain.ids import UNKNOWN_ZONE
 from tests.support.facts import fact, known, notes
@@ -60,6 +61,23 @@ async def test_the_time_told_is_that_of_the_message_however_late_and_wherever_it
     async with running(settings, clock=late) as client:
         await client.ended(session)
     assert provider.notes() == f"It is Friday, 2026-11-20, 09:00 ({UNKNOWN_ZONE}, +0000)."
+
+
+async def test_what_was_said_on_another_day_is_shown_with_the_day_and_time_that_it_was_for_the_user(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    moments = [datetime(2026, 10, 24, 21, 30, tzinfo=UTC) + timedelta(minutes=minutes) for minutes in (0, 15, 45)]
+    async with running(settings, clock=clock) as client:
+        session = await client.new_session(time_zone="Europe/Rome")
+        for clock.now, said in zip(moments, ("The dentist is tomorrow at 9", "Lunch is at noon", "When?"), strict=True):
+            provider.will(says("Noted."))
+            await client.chat(session, said)
+    sent = [[str(each["content"]) for each in request["messages"][1:-1]] for request in provider.requests]
+    assert sent[1][0] == "The dentist is tomorrow at 9"
+    came = [f"This message came on Saturday, 2026-10-24, {time}." for time in ("23:30", "23:45")]
+    assert list(map(notes_and_message, sent[2][::2])) == [(came[0], sent[1][0]), (came[1], "Lunch is at noon")]
+    assert provider.notes() == "It is Sunday, 2026-10-25, 00:15 (Europe/Rome, +0200)."
 
 
 async def test_the_setting_is_the_zone_of_sessions_that_name_none(settings: Settings) -> None:

@@ -37,6 +37,7 @@ _AS_WRITTEN: Final[Mapping[str, str]] = load_toml("prompts.toml", package="segue
 TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for name, text in _AS_WRITTEN.items()}
 VERDICT_NOTES: Final[Mapping[Verdict, str]] = {"confirm": TEXTS["confirmed"], "reject": TEXTS["rejected"]}
 TOOLS_SHOWN: Final = "tools"  # in the metadata of a message: definitions that go with it
+CAME_AT: Final = "came_at"  # in that of a message of another day: when it came
 _TIME_OF_DAY: Final = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
 MAX_WITHHELD_CHARS: Final = 2000
 MAX_WITHHELD_REASON_CHARS: Final = 300
@@ -125,7 +126,9 @@ def notes_and_message(text: str) -> tuple[str, str]:
 
 
 def note_of(message: Message) -> str | None:
-    """Returns what goes with a message of the user's in every request: files, its note, and tools that came with it."""
+    """Returns what goes with a message of the user's in every request: files, its note, and tools that came with it.
+    With one of another day goes when it came.
+    """
     if not message.metadata:  # as of most
         return None
     carried, tools = defaultdict[str, list[object]](list), message.metadata.get(TOOLS_SHOWN)
@@ -133,7 +136,9 @@ def note_of(message: Message) -> str | None:
         mark = file.get("mark")
         about = "attached" if mark is None else "rest_attached" if mark == LEFT_OUT else "sources"
         carried[about].append(file)
-    notes = [fenced_json(TEXTS[about], *files) for about, files in carried.items()]
+    came_at = message.metadata.get(CAME_AT)
+    notes = [f"This message came on {came_at:%A}, {came_at.date()}, {came_at:%H:%M}."] if came_at else []
+    notes += [fenced_json(TEXTS[about], *files) for about, files in carried.items()]
     notes += [message.metadata.get("note") or "", fenced_json(TEXTS["more_tools"], *tools) if tools else ""]
     return "\n\n".join(filter(None, notes)) or None
 

@@ -1,5 +1,5 @@
 """Renders the prompt of a turn: messages, calls and results, whole, in brief, or as references. Pure. A message looks
-the same in every turn after its own, because providers cache it. `memory/history_window.py` decides what is reduced.
+the same in every turn of a day after its own: providers cache it. `memory/history_window.py` decides what is reduced.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

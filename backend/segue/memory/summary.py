@@ -70,13 +70,14 @@ def fitting(lines: SummaryLines, most: int, count: Callable[[str], int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DueSummary:
-    """`summary` covers the turns up to `after`; those up to `until` are to go in."""
+    """`summary` covers the turns up to `after`; those up to `until` are to go in. `time_zone` is the session's."""
 
     owner: str
     session_id: str
     summary: str | None
     after: int
     until: int
+    time_zone: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +120,15 @@ def columns_before(cut: int) -> dict[str, object]:
 async def claim_summary(connection: AsyncConnection, *, lease_s: float) -> DueSummary | None:
     """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
     wait = timedelta(seconds=lease_s) * func.power(2, func.least(sessions.c.summary_tries, MOST_DOUBLINGS))
+    read = ("owner", "id", "summary", "summary_seq", "summary_until", "time_zone")
     row = await claim_row(
         connection,
         sessions,
         "summary_due_at",
         values={"summary_due_at": func.now() + wait, "summary_tries": sessions.c.summary_tries + 1},
-        returning=[sessions.c[name] for name in ("owner", "id", "summary", "summary_seq", "summary_until")],
+        returning=[sessions.c[name] for name in read],
     )
-    return DueSummary(row.owner, row.id, row.summary, row.summary_seq, row.summary_until) if row else None
+    return DueSummary(*row) if row else None
 
 
 async def give_back_summary(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:

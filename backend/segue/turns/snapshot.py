@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.agent.prompts import TOOLS_SHOWN, Instructions, confirmation_line, instructions_of
+from segue.agent.prompts import CAME_AT, TOOLS_SHOWN, Instructions, confirmation_line, instructions_of
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice import ToolChooser, ToolNeeds
@@ -158,13 +158,14 @@ async def _content(
     plan = in_question.plan if (in_question := stored.pending or stored.decided) else None
     tool_tokens = await chooser.choose(_wanted(str(opening.content), stored.messages, stored.known, plan))
     later_tools = chooser.definitions()
+    now = local_time(opening.created_at, claim.request.time_zone)  # the same if the turn is run again
     return SessionContent(
         summary=claim.summary,
         references=claim.references,
-        now=local_time(opening.created_at, claim.request.time_zone),  # the same if the turn is run again
+        now=now,
         facts=facts,
         plan=plan,
-        history=[_with_tools(each, later_tools) for each in stored.messages] if later_tools else stored.messages,
+        history=[_with_day(_with_tools(each, later_tools), opening, now) for each in stored.messages],
         earlier=stored.beyond_summary,
         inline=inline,
         expired=frozenset(call_id for call_id, size in stored.in_view.items() if size and call_id not in kept),
@@ -196,6 +197,14 @@ def _with_tools(message: Message, later: Mapping[int, Sequence[object]]) -> Mess
     """Returns a message with the definitions of the tools that came with it."""
     definitions = later.get(message.seq) if message.role == "user" else None
     return replace(message, metadata={**message.metadata, TOOLS_SHOWN: definitions}) if definitions else message
+
+
+def _with_day(message: Message, opening: Message, now: datetime) -> Message:
+    """Returns a message of an earlier turn with when it came, unless that was today: "tomorrow" in it is past."""
+    came_at = message.created_at.astimezone(now.tzinfo)
+    if message.role != "user" or message.turn_id == opening.turn_id or came_at.date() == now.date():
+        return message
+    return replace(message, metadata={**message.metadata, CAME_AT: came_at})
 
 
 def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:

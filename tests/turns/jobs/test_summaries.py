@@ -1,6 +1,7 @@
 """The rolling summary: what leaves the window goes into it, in large steps, and never on a user's time."""
 
 import asyncio
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.memory.history_window import estimate
 from segue.memory.summary import DueSummary, carried_on, read_lines, store_summary, written
+from tests.support.plans import Frozen
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, says
 from tests.support.service import Client, Process, running
 from tests.support.stores import Stores, looking_into
@@ -66,6 +68,19 @@ async def test_what_is_no_longer_in_the_window_is_in_the_summary_and_nothing_is_
     [system] = provider.messages(role="system")
     assert fence_after(TEXTS["summary"], system["content"]) == '"They spoke of questions 1 and on."'
     assert [row["content"] for row in await client.messages(session)][::2] == [f"question {n}" for n in range(1, 12)]
+
+
+async def test_the_summariser_is_told_on_which_day_the_user_said_what(settings: Settings, provider: Provider) -> None:
+    provider.summary = says("so far")
+    clock = Frozen()
+    async with running(settings, clock=clock) as client, looking_into(settings) as stores:
+        session = await client.new_session(time_zone="Pacific/Kiritimati")
+        await talk(client, provider, session, range(1, 2))
+        clock.now += timedelta(days=20, hours=2)
+        await talk(client, provider, session, range(2, 11))
+        await summarised(stores, session)
+    days = {message["user"]: message["said_on"] for message in given(provider.summaries[0])["messages"][::2]}
+    assert [days[f"question {number}"] for number in (1, 2)] == ["Friday, 2026-11-20", "Friday, 2026-12-11"]
 
 
 @pytest.mark.in_turns(1)
@@ -309,7 +324,7 @@ async def test_a_summary_that_another_process_has_carried_on_is_not_set_back(
     database = Database(database_url)
     try:
         async with database.autocommit() as connection:
-            late = DueSummary("local", session, None, after=0, until=covered)
+            late = DueSummary("local", session, None, after=0, until=covered, time_zone="UTC")
             assert not await store_summary(connection, late, "as it was", covers=covered, references=[])
     finally:
         await database.close()

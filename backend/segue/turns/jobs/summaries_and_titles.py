@@ -6,7 +6,7 @@ only if the process dies or a cap left no room. What was said, and a summary of 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from segue.agent.prompts import TEXTS, as_json
@@ -14,6 +14,7 @@ from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
+from segue.domain.ids import local_time
 from segue.domain.session import Message, first_words
 from segue.domain.turn_errors import NO_ROOM
 from segue.events.user_feed import session_event
@@ -96,13 +97,16 @@ class Titles:
         return first_words(title) or None
 
 
-def condensed(message: Message) -> dict[str, Any]:
+def condensed(message: Message, time_zone: str) -> dict[str, Any]:
     """Returns a message as the summariser sees it: long texts shortened, a result as its reference describes it."""
     match message.content:
         case dict() as reference:
             return {"result": {name: reference[name] for name in KEPT_OF_A_RESULT if name in reference}}
         case text:
             shown: dict[str, Any] = {message.role: _without_middle(text, MAX_TEXT_CHARS)}
+            if message.role == "user":
+                said_on = local_time(message.created_at, time_zone)
+                shown["said_on"] = f"{said_on:%A}, {said_on.date()}"
             if note := message.metadata.get("note"):
                 shown["note"] = _without_middle(note, MAX_TEXT_CHARS)
             calls = [{call.name: _without_middle(as_json(call.args), MAX_ARGS_CHARS)} for call in message.tool_calls]
@@ -141,11 +145,12 @@ class Summaries:
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
         # The oldest turns that fit one call; at least one.
-        tokens_until = accumulate(sum(self.count(as_json(condensed(message))) for message in turn) for turn in turns)
+        told = [[condensed(message, job.time_zone) for message in turn] for turn in turns]
+        tokens_until = accumulate(sum(self.count(as_json(message)) for message in turn) for turn in told)
         taken = turns[: max(sum(tokens <= self.max_tokens for tokens in tokens_until), 1)]
         summary = job.summary
         if taken:
-            messages = [message for turn in taken for message in turn]
+            messages = list(chain.from_iterable(told[: len(taken)]))
             async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
                 summary = await self._carried_on(summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
@@ -168,11 +173,11 @@ class Summaries:
     def ids(self, job: summaries.DueSummary) -> dict[str, str]:
         return {"session_id": job.session_id}
 
-    async def _carried_on(self, summary: str | None, messages: Sequence[Message], *, account: Account) -> str:
+    async def _carried_on(self, summary: str | None, messages: Sequence[object], *, account: Account) -> str:
         """Returns the summary with what these messages add to it; the oldest of it is condensed if it gets too long.
         Raises AppError if the model cannot be asked.
         """
-        given = {"summary": summary or "", "messages": [condensed(message) for message in messages]}
+        given = {"summary": summary or "", "messages": messages}
         added = await self._asked(TEXTS["summariser"], given, account)
         lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
         if self.count(summaries.written(lines)) > self.most_tokens:
