@@ -211,21 +211,16 @@ async def test_a_correction_supersedes_no_fact_of_another_user(client: Client, s
     await database.close()
 
 
-@pytest.mark.sweep
-async def test_a_fact_that_means_the_same_gives_way_to_how_it_was_said_last(
+async def test_a_fact_gives_way_to_one_that_says_all_of_it_and_not_to_one_that_is_much_like_it(
     embedding_client: Client, provider: Provider, settings: Settings
 ) -> None:
     session = await embedding_client.new_session()
-    for message in ("I love to sail at sea", "I like my boat"):
-        provider.will(says("Ahoy."), notes(fact(message, "preference")))
-        await embedding_client.chat(session, message)
+    luca, anna = "Luca eats no peanuts", "Anna eats no peanuts"
+    for content in (luca, anna, f"{luca} and no fish"):
+        provider.will(says("Noted."), notes(fact(content)))
+        await embedding_client.chat(session, f"Remember that {content}")
         await all_taken_in(settings)
-    assert await known(embedding_client) == ["I like my boat"]
-    alike = ["I sail with Luca", "I sail with Anna"]
-    provider.will(says("Ahoy."), notes(*map(fact, alike)))
-    await embedding_client.chat(session, "I have a sister: I sail with Luca, I sail with Anna")
-    await all_taken_in(settings)
-    assert sorted(await known(embedding_client)) == sorted(alike)
+    assert await known(embedding_client) == [f"{luca} and no fish", anna]
 
 
 @asynccontextmanager
