@@ -8,8 +8,9 @@ import io
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Final
@@ -41,6 +42,10 @@ _SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txb
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 ROWS_LOOKED_AT: Final = 5
+# The end of a cell of an XLSX that has a formula, and an empty value or none.
+_UNCALCULATED: Final = re.compile(
+    rb"(?:</(?:\w+:)?f>|<(?:\w+:)?f\b[^>]*/>)\s*(?:<(?:\w+:)?v\s*/?>)?\s*(?:</(?:\w+:)?v>\s*)?</(?:\w+:)?c>"
+)
 _HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
 
 
@@ -130,10 +135,15 @@ def _from_pdf(content: bytes) -> ReadFile:
             break
         texts.append(page.extract_text())
         chars += len(texts[-1])
-    if (read := len(texts)) < total:
+    read, has_text = len(texts), any(map(str.strip, texts))
+    if total > 1:
+        texts = [f"[page {number}] {text}" for number, text in enumerate(texts, start=1)]
+    if read < total:
         texts.append(f"[cut by Segue: {read} of {total} pages were read]")
     told = read if read == total else f"the first {read} of {total}"
-    text = "\n\n".join(texts).strip() or "[Segue found no text in this PDF: its pages may be scanned images]"
+    text = (
+        "\n\n".join(texts).strip() if has_text else "[Segue found no text in this PDF: its pages may be scanned images]"
+    )
     return ReadFile(PDF, text, f"{told} {'page' if total == 1 else 'pages'}")
 
 
@@ -169,20 +179,46 @@ def _from_xlsx(content: bytes) -> ReadFile:
     from openpyxl import load_workbook  # noqa: PLC0415 (an extra)
 
     _check_zip(content)
-    book = load_workbook(io.BytesIO(content), read_only=True, data_only=True)
+    open_book = partial(load_workbook, read_only=True)
+    book = open_book(io.BytesIO(content), data_only=True)
+    formulas = open_book(io.BytesIO(content)) if _has_uncalculated(content) else None
 
     def lines() -> Iterator[str]:
         for sheet in book.worksheets:
             yield f"# {sheet.title}"
-            sheet.reset_dimensions()  # what a sheet says of its size may be anything
-            for row in sheet.iter_rows(values_only=True):
+            for row in _rows(sheet, formulas[sheet.title]) if formulas else _rows(sheet):
                 if any(value is not None for value in row):
                     line = io.StringIO()
                     csv.writer(line, lineterminator="").writerow(row)
                     yield line.getvalue()
 
     sheets = len(book.worksheets)
-    return ReadFile(XLSX, _joined(lines()), f"{sheets} {'sheet' if sheets == 1 else 'sheets'}")
+    told = f"{sheets} {'sheet' if sheets == 1 else 'sheets'}"
+    told += ", some of its formulas were never calculated" if formulas else ""
+    return ReadFile(XLSX, _joined(lines()), told)
+
+
+def _has_uncalculated(content: bytes) -> bool:
+    """Whether a program has written formulas without their values, which a spreadsheet program adds when it saves."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
+        return any(_UNCALCULATED.search(archive.read(name)) for name in sheets)
+
+
+def _rows(sheet: Any, formulas: Any = None) -> Iterator[Sequence[Any]]:
+    """Yields the values of each row, or the formula of a cell that has one and no value."""
+    sheet.reset_dimensions()  # what a sheet says of its size may be anything
+    if formulas is None:
+        yield from sheet.iter_rows(values_only=True)
+        return
+    formulas.reset_dimensions()
+    for row in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
+        yield [
+            getattr(formula.value, "text", formula.value)
+            if cell.value is None and cell.data_type == "n" and formula.data_type == "f"
+            else cell.value
+            for cell, formula in zip(*row, strict=True)
+        ]
 
 
 def _joined(lines: Iterable[str]) -> str:

@@ -77,6 +77,19 @@ def test_office_files_become_lines_of_text() -> None:
     assert (read.text, read.summary[:8]) == ('# Costs\n"Rossi, R.",12', "1 sheet;")
 
 
+def test_a_formula_that_no_program_has_calculated_is_shown_and_one_that_was_by_its_value() -> None:
+    sums = '<c><f>A1+B1</f><v>3</v></c><c><f>A1*B1</f></c><c><f t="array" ref="E1">SUM(A1:B1*2)</f><v/></c>'
+    row = f'<row>{CELL.format("x")}<c><v>2</v></c>{sums}<c t="str"><f>IF(A1="","",A1)</f><v></v></c><c/></row>'
+    read = read_file(XLSX, xlsx(row), 1000)
+    assert read.text == "# Costs\nx,2,3,=A1*B1,=SUM(A1:B1*2),,"
+    assert read.summary.startswith("1 sheet, some of its formulas were never calculated; ")
+
+
+def test_the_text_of_a_pdf_says_where_each_page_begins() -> None:
+    assert read_file(PDF, pdf("one", "", "three"), 1000).text == "[page 1] one\n\n[page 2] \n\n[page 3] three"
+    assert read_file(PDF, pdf("alone"), 1000).text == "alone"
+
+
 def test_the_words_of_a_document_are_read_wherever_word_keeps_them() -> None:
     field = f"<w:sdt><w:sdtPr/><w:sdtContent>{paragraph('Rossi SpA')}</w:sdtContent></w:sdt>"
     run = "<w:r><w:t xml:space='preserve'>{}</w:t></w:r>"
