@@ -192,6 +192,32 @@ async def test_a_summary_that_gets_too_long_has_its_oldest_lines_condensed_and_k
     assert 250 < estimate(summary) <= 500
 
 
+async def test_a_section_that_the_condenser_says_nothing_of_stays_as_it_was(
+    settings: Settings, provider: Provider
+) -> None:
+    small = settings.model_copy(update={"summary_token_limit": 500})
+    refuses = "I am sorry, but I cannot help with that."
+
+    async def writes(body: dict[str, Any]) -> Response:
+        told = orjson.loads(body["messages"][-1]["content"])
+        if "lines" in told:
+            return says(refuses)
+        said = [message["user"] for message in told["messages"] if "user" in message]
+        return says("## Facts\n" + "\n".join(f"- {text}: {BOX}" for text in said))
+
+    provider.summary = writes
+    async with running(small) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        covered = 0
+        for batch in range(4):
+            await talk(client, provider, session, range(batch * 10 + 1, batch * 10 + 11))
+            covered = await summarised(stores, session, beyond=covered)
+        await talk(client, provider, session, range(41, 42))
+    summary = orjson.loads(fence_after(TEXTS["summary"], provider.messages()[0]["content"]))
+    assert any("lines" in given(request) for request in provider.summaries)
+    assert (refuses in summary, len(summary.splitlines()) > 20) == (False, True)
+
+
 async def test_a_summariser_that_keeps_to_nothing_it_is_told_leaves_the_newest_lines(
     settings: Settings, client: Client, provider: Provider
 ) -> None:

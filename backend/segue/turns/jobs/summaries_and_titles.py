@@ -184,7 +184,7 @@ class Summaries:
             old, new = summaries.parted(lines)
             if told := summaries.written(old):
                 shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
-                old = shorter if any(shorter.values()) else old
+                old = {name: of and (shorter[name] or of) for name, of in old.items()}  # it may have refused
             lines = {name: [*old[name], *of] for name, of in new.items()}
         return summaries.fitting(lines, self.most_tokens, self.count)
 
