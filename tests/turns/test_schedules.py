@@ -426,6 +426,49 @@ async def test_a_turn_that_failed_is_run_again_as_often_as_set_and_then_its_owne
     }
 
 
+@pytest.mark.in_turns
+async def test_a_try_that_a_cap_refuses_costs_none(settings: Settings, provider: Provider, stores: Stores) -> None:
+    ends = asyncio.Event()
+
+    async def when_it_ends(_: dict[str, Any]) -> Any:
+        await ends.wait()
+        return says("Done.")
+
+    provider.will(fails(500), when_it_ends, says("Reported."))
+    capped = settings.model_copy(update={"limit_concurrent_turns": 1, "llm_max_retries": 0})
+    async with running(capped) as client:
+        schedule = await made(client, new_session=True, at=SOON, retries=1)
+        await pass_time(stores)
+        await last_of(client, schedule, "failed")
+        open_one = asyncio.create_task(client.chat(await client.new_session(), "Hello"))
+        await provider.wait_for_requests(2)
+        async with asyncio.timeout(PATIENCE_S), awaiting("job_failed") as refused:
+            await look(stores)
+            await refused.wait()
+        assert await stores.database.fetchval("SELECT tries_left FROM schedules") == 1
+        ends.set()
+        await open_one
+        await stores.until("SELECT count(*) = 1 FROM schedules WHERE look_at > now() + interval '1 second'")
+        await look(stores)
+        await last_of(client, schedule, "completed")
+
+
+async def test_a_turn_that_the_user_has_gone_on_from_is_not_run_again_and_its_owner_is_told(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.will(fails(500), says("Hello."))
+    async with running(settings.model_copy(update={"llm_max_retries": 0})) as client:
+        session = await client.new_session()
+        schedule = await made(client, session_id=session, at=SOON)
+        await pass_time(stores)
+        await last_of(client, schedule, "failed")
+        await client.chat(session, "Hello")
+        async with asyncio.timeout(PATIENCE_S), awaiting("schedule_failed") as told:
+            await look(stores)
+            await told.wait()
+        await stores.until("SELECT count(*) = 1 FROM schedules WHERE tries_left IS NULL AND look_at IS NULL")
+
+
 async def test_a_promise_is_kept_through_a_restart_and_ends_when_it_is_settled(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:

@@ -37,7 +37,7 @@ from segue.events import outbox, user_feed
 from segue.events.event_log import EventLog
 from segue.log import log
 from segue.memory.session_store import check_session, create_session, lock_session
-from segue.turns.admission import MAX_QUEUED, Admitted
+from segue.turns.admission import MAX_QUEUED, Admitted, retry
 from segue.turns.claims import Origin
 from segue.turns.queries import groups_of_last
 from segue.turns.store import ChatRequest, KeyTaken, Once, begin_turn
@@ -336,8 +336,8 @@ class Schedules:
         is_due = job.next_at is not None and job.next_at <= job.now
         is_open = last is not None and last.status in ("queued", "running")
         if last is not None and last.status == "failed":
-            if job.tries_left and last.error["retryable"] and not is_due:
-                await self._try_again(job, last)
+            may_be_run_again = job.tries_left and last.error["retryable"] and not is_due
+            if may_be_run_again and await self._try_again(job, last):
                 return False
             await self._tell(job, last)
         if is_due and not (is_open and job.overlap == "queue" and job.session_id is None):
@@ -381,14 +381,26 @@ class Schedules:
             return None
         return await _begin(connection, job, due.isoformat(), turn_id, now=self.clock())
 
-    async def _try_again(self, job: Row[Any], last: Row[Any]) -> None:
-        """The try is counted before it is begun: a process that dies in between costs one."""
-        tries = job.retries - job.tries_left + 1
-        look_at = _sooner(job, LOOK_S * 4.0 ** min(tries, 5), job.next_at)
-        if await self._move(job, look_at=look_at, tries_left=job.tries_left - 1):
-            again = ChatRequest("", origin=Origin(groups=tuple(job.groups)))
-            await self.turns.retry(job.owner, last.session_id, last.id, again)
-            log.info("schedule_tried_again", turn_id=last.id, tries=tries, **self.ids(job))
+    async def _try_again(self, job: Row[Any], last: Row[Any]) -> bool:
+        """Returns False if the turn is no longer one that can be run again. A try that a cap refuses costs none."""
+        try:
+            begun = await self.turns.begin(job.owner, "", partial(self._begin_again, job, last), again=last.id)
+        except AppError as error:
+            if error.code != "cannot_retry":
+                raise
+            return False
+        if begun is not None:
+            log.info("schedule_tried_again", turn_id=last.id, tries=job.retries - job.tries_left + 1, **self.ids(job))
+        return True
+
+    async def _begin_again(
+        self, job: Row[Any], last: Row[Any], connection: AsyncConnection, turn_id: str
+    ) -> Admitted | None:
+        look_at = _sooner(job, LOOK_S * 4.0 ** min(job.retries - job.tries_left + 1, 5), job.next_at)
+        if not await _moved(connection, job, look_at=look_at, tries_left=job.tries_left - 1):
+            return None
+        of = {"owner": job.owner, "session_id": last.session_id, "now": self.clock()}
+        return await retry(connection, turn_id, request=ChatRequest("", origin=Origin(groups=tuple(job.groups))), **of)
 
     async def _tell(self, job: Row[Any], last: Row[Any]) -> None:
         async with self.database.transaction() as connection:
