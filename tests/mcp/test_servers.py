@@ -16,6 +16,7 @@ from mcp_types import Tool as McpTool
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
+from segue.domain.ids import TOOL_NAME
 from segue.domain.tool import DependencyGroup, ToolFailed, ToolRetry
 from segue.mcp.mcp_config import McpConfig, McpServerConfig, read_mcp_config
 from segue.mcp.mcp_servers import McpServers
@@ -431,15 +432,35 @@ def test_tools_whose_names_have_other_letters_than_a_model_may_call_are_all_offe
     async def never(*_: object, **__: object) -> object:
         raise AssertionError("no tool is called")
 
-    names = ["搜索邮件", "删除邮件", "بحث", "حذف", "mail.get", "read file"]
+    names = ["搜索邮件", "删除邮件", "بحث", "حذف", "mail.get", "read file", "n" * 128]
     listed = [McpTool(name=name, input_schema={"type": "object"}) for name in names]
     config = McpServerConfig(command="python", depends_on={"删除邮件": (DependencyGroup("any", ("搜索邮件",)),)})
     tools, left_out = tools_of("ours", config, listed, never, 1)
     offered = {each.spec.original_name: each.spec for each in tools}
     assert (list(offered), left_out) == (names, [])
     assert len({spec.name for spec in offered.values()}) == len(names)
-    assert [offered[name].name for name in names[4:]] == ["mcp_mail_get", "mcp_read_file"]
+    assert all(TOOL_NAME.fullmatch(spec.name) for spec in offered.values())
+    assert [offered[name].name for name in names[4:6]] == ["mcp_mail_get", "mcp_read_file"]
     assert offered["删除邮件"].depends_on[0].tools == (offered["搜索邮件"].name,)
+
+
+@pytest.mark.parametrize("names", [["mail.get", "mail_get", "mail get"], ["mail get", "mail_get", "mail.get"]])
+def test_tools_whose_names_come_to_one_are_all_offered_in_whatever_order_they_are_listed(names: list[str]) -> None:
+    async def never(*_: object, **__: object) -> object:
+        raise AssertionError("no tool is called")
+
+    depends_on = {name: (DependencyGroup("any", ("mail.get",)),) for name in ("mail get", "mail_get")}
+    listed = [McpTool(name=name, input_schema={"type": "object"}) for name in [*names, names[0]]]
+    tools, left_out = tools_of("ours", McpServerConfig(command="python", depends_on=depends_on), listed, never, 1)
+    offered = {each.spec.original_name: each.spec for each in tools}
+    assert (list(offered), left_out) == (names, [LeftOut(names[0], "a second tool of this name")])
+    assert offered["mail_get"].name == "mcp_mail_get"
+    assert len({spec.name for spec in offered.values()}) == len(names)
+    assert offered["mail_get"].depends_on[0].tools == offered["mail get"].depends_on[0].tools
+    assert offered["mail_get"].depends_on[0].tools == (offered["mail.get"].name,)
+    others = McpServerConfig(command="python", disabled=frozenset({"mail_get", "mail get"}))
+    alone, _ = tools_of("ours", others, listed, never, 1)
+    assert [each.spec.name for each in alone] == ["mcp_mail_get"]
 
 
 async def test_secrets_reach_the_child_and_no_log_or_repr(

@@ -5,7 +5,8 @@ of it is data: bounded, and without hidden Unicode. A tool that does not fit is 
 import json
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, assert_never
@@ -97,6 +98,8 @@ def tools_of(
     tools: dict[str, Tool] = {}
     left_out: list[LeftOut] = []
     secrets, room = config.secrets, _MAX_TOOLS_BYTES
+    plain = Counter(_plain_name(config.prefix, name) for name in {each.name for each in listed} if config.offers(name))
+    named = partial(_name, config.prefix, {name for name, tools in plain.items() if tools > 1})
     for tool in listed:
         if not config.offers(tool.name):
             continue
@@ -106,7 +109,7 @@ def tools_of(
             cut = LeftOut(_visible(tool.name)[:64], "with it, and all after it, the list is over 2 MB")
             return _with_fit_checks(server, tools), [cut, *left_out][:_MAX_LEFT_OUT]
         try:
-            spec = _spec(server, config, tool, timeout_s)
+            spec = _spec(server, config, tool, timeout_s, named)
         except _Unfit as unfit:
             left_out.append(_left_out(server, tool, str(unfit)))
             continue
@@ -142,14 +145,13 @@ async def _run(call: ToolCaller, name: str, wrapped: bool, arguments: dict[str, 
     return await call(name, arguments, wrapped=wrapped, report=context.report, answers=context.answers)
 
 
-def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float) -> ToolSpec:
+def _spec(
+    server: str, config: McpServerConfig, tool: McpTool, timeout_s: float, named: Callable[[str], str]
+) -> ToolSpec:
     hints = tool.annotations
     if tool.execution is not None and tool.execution.task_support == "required":
         raise _Unfit("it runs as a task only (taskSupport: required), which Segue does not have")
     effect, effect_guessed = effect_of(tool.name, hints, config.unannotated)
-
-    def prefixed(names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(_name(config.prefix, name) for name in names)
 
     schema, annotated = _schema(tool.name, tool.input_schema), (tool.meta or {}).get("segue/idempotency_arg")
     idempotency_arg = config.idempotency_arg.get(tool.name) or (annotated if isinstance(annotated, str) else "")
@@ -159,7 +161,7 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         raise _Unfit(str(unfit_argument)) from None
     check = _check(server, config, tool)
     return ToolSpec(
-        name=_name(config.prefix, tool.name),
+        name=named(tool.name),
         description=shortened(_visible(tool.description or tool.title or tool.name).strip(), _MAX_DESCRIPTION),
         input_schema=schema,
         source=f"mcp:{server}",
@@ -172,10 +174,10 @@ def _spec(server: str, config: McpServerConfig, tool: McpTool, timeout_s: float)
         original_name=tool.name,
         title=_visible(tool.title or (hints and hints.title) or "").strip()[:200],
         depends_on=tuple(
-            replace(group, tools=prefixed(group.tools), optional=prefixed(group.optional))
+            replace(group, tools=tuple(map(named, group.tools)), optional=tuple(map(named, group.optional)))
             for group in config.depends_on.get(tool.name, ())
         ),
-        verify=check and replace(check, tool=_name(config.prefix, check.tool)),
+        verify=check and replace(check, tool=named(check.tool)),
         idempotency_arg=idempotency_arg,
     )
 
@@ -193,12 +195,17 @@ def _check(server: str, config: McpServerConfig, tool: McpTool) -> SettlingCheck
         return None
 
 
-def _name(prefix: str, name: str) -> str:
+def _plain_name(prefix: str, name: str) -> str:
+    return prefix + NOT_IN_A_TOOL_NAME.sub("_", name)
+
+
+def _name(prefix: str, shared: Collection[str], name: str) -> str:
+    """`shared` are what several tools come to, such as mail.get and mail_get: it is for the one that is called so."""
+    full = _plain_name(prefix, name)
+    if not name:
+        raise _Unfit("its name is empty")
     is_plain = all(map(str.isascii, filter(str.isalnum, name)))  # else 搜索 and 删除 would both be called `__`
-    full = prefix + NOT_IN_A_TOOL_NAME.sub("_", name) if is_plain else offered_name(prefix + name)
-    if not name or not TOOL_NAME.fullmatch(full):
-        raise _Unfit("its name is empty or, with the prefix, over 64 characters")
-    return full
+    return full if is_plain and TOOL_NAME.fullmatch(full) and full not in shared else offered_name(prefix + name)
 
 
 def _visible(text: str) -> str:
