@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
-from segue.db.rows import Position, came_before, if_given, newest_first, readable, reader
+from segue.db.rows import OWNER_LOCK, Position, came_before, if_given, newest_first, readable, reader
 from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
@@ -259,6 +259,7 @@ async def give(
         raise InvalidRequest(f"{tool.name} takes no mandate: it asks about each call, or never asks.")
     if terms.valid_until is not None and terms.valid_until <= now:
         raise InvalidRequest("`valid_until` has passed.")
+    await connection.execute(OWNER_LOCK, {"of_owner": f"mandates of {owner}"})
     mine = select(func.count()).where(mandates.c.owner == owner, mandates.c.plan_id.is_(None))
     if (await connection.execute(mine)).scalar_one() >= MAX_OF_USER:
         raise InvalidRequest(f"A user may have {MAX_OF_USER} mandates. Revoke some first.")

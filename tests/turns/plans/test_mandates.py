@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue import ProposedCall, ToolContext, tool
 from segue.config import Settings
@@ -20,11 +21,11 @@ from segue.plans.mandates import MandateSpent, Terms, Use
 from segue.plans.policy import gives_leave
 from tests.support.branches import burn
 from tests.support.identity import new_key, speaking
-from tests.support.logs import awaiting
+from tests.support.logs import awaiting, until
 from tests.support.plans import Frozen, press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.stores import looking_into
+from tests.support.stores import Stores, looking_into
 from tests.support.streams import listening
 from tests.support.sweeps import first
 
@@ -481,6 +482,31 @@ async def test_what_is_given_used_and_revoked_is_told_and_a_use_is_in_the_calls_
         assert [tuple(row) for row in audited] == [("give_mandate", "local"), ("revoke_mandate", "local")]
         row = await stores.database.fetchrow("SELECT mandate_id, granted, covered FROM tool_calls")
         assert (row["mandate_id"], row["granted"]) == (mandate["id"], False)
+
+
+async def test_two_mandates_given_at_once_stay_within_the_bound(
+    database_url: str, clock: Frozen, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mandates, "MAX_OF_USER", 1)
+    spec, terms = ToolSpec("pay", "Pays somebody.", {}), Terms.model_validate({"tool": "pay", "scope": "user"})
+    database = Database(database_url)
+
+    async def give(connection: AsyncConnection) -> object:
+        of: Any = {"session_id": None, "agent": None, "time_zone": "UTC"}
+        return await mandates.give(connection, "ada", terms, spec, now=clock.now, **of)
+
+    async def is_over_or_waits() -> bool:
+        waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        return second.done() or bool(await stores.database.fetchval(waits))
+
+    async with database.transaction() as connection:
+        await give(connection)
+        second = asyncio.create_task(database.transact(give))
+        await until(is_over_or_waits)
+    with pytest.raises(InvalidRequest, match="Revoke some first"):
+        await second
+    assert await stores.database.fetchval("SELECT count(*) FROM mandates") == 1
+    await database.close()
 
 
 async def test_fifty_calls_at_once_over_two_instances_stay_within_the_sum(
