@@ -12,11 +12,19 @@ from typing import Annotated, Any
 import pytest
 from mcp.server.mcpserver import AcceptedElicitation, Context, Elicit, ElicitationResult, MCPServer
 from mcp.server.mcpserver.resolve import Resolve
-from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ToolAnnotations
+from mcp_types import (
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    InputRequiredResult,
+    ToolAnnotations,
+)
 from pydantic import BaseModel
 
 from segue.config import Settings
-from segue.domain.tool import Tool, ToolContext, ToolLost
+from segue.domain.tool import Tool, ToolContext, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import McpServers
@@ -28,6 +36,7 @@ from tests.support.service import Client, process, running
 
 PROGRAM = str(Path(__file__).with_name("mcp_asking_server.py"))
 WHO = ToolContext(owner="o", session_id="s", turn_id="t", tool_call_id="c", now=datetime(2026, 1, 1, tzinfo=UTC))
+WRITE = CreateMessageRequestParams(messages=[], max_tokens=10)
 ANSWER = {"address": "via Roma 3", "guests": 2}
 
 
@@ -256,6 +265,44 @@ async def test_a_call_that_only_wants_time_has_it_until_its_deadline(tmp_path: P
         with pytest.raises(ToolLost):
             await tool(servers, "pay").run({"times": 1000}, WHO)
     assert effects == ["paid"]
+
+
+def server_that_asks_as_before(effects: list[str]) -> MCPServer:
+    """A server of 2026-07-28 whose tools ask in the middle of a call, which it can only pass on to older clients."""
+    server = MCPServer("asking", log_level="CRITICAL")
+
+    @server.tool(annotations=ToolAnnotations(destructive_hint=False))
+    async def deliver(what: str, context: Context) -> str:
+        """Deliver something."""
+        answer = await context.elicit(f"Where to bring {what}?", Address)
+        assert isinstance(answer, AcceptedElicitation)
+        effects.append(f"{what} to {answer.data.address}")
+        return "delivered"
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    async def compose(context: Context) -> str:
+        """Let the client's model write."""
+        return str(await context.session.send_request(CreateMessageRequest(params=WRITE), CreateMessageResult))
+
+    return server
+
+
+async def test_a_tool_that_asks_in_the_middle_of_its_call_is_reached_over_the_older_protocol(tmp_path: Path) -> None:
+    effects: list[str] = []
+    pizza = {"what": "pizza"}
+    async with (
+        serving(server_that_asks_as_before(effects).streamable_http_app()) as url,
+        connected(tmp_path, url=f"{url}/mcp") as servers,
+    ):
+        with pytest.raises(ToolRetry, match="does not get"):
+            await tool(servers, "compose").run({}, WHO)
+        asks = await asking(servers, "deliver", pizza)
+        assert (asks.request.message, effects) == ("Where to bring pizza?", [])
+        told = replace(WHO, answers=(answered(asks, {"address": "via Roma 3"}),))
+        assert await tool(servers, "deliver").run(pizza, told) == "delivered"
+        assert effects == ["pizza to via Roma 3"]
+        with pytest.raises(ToolRetry, match="does not get"):
+            await tool(servers, "compose").run({}, WHO)
 
 
 @pytest.fixture

@@ -27,8 +27,10 @@ _OWN_LOG = "look into its own log"
 _URL = "correct its url in mcp.json"
 WEB_PAGE = f"it answered with a web page; {_URL}: the path of many ends in /mcp"
 MAX_ERROR_CHARS: Final = 4000
-# What the SDK answers to a server that asks for what was not offered to it; the tool is not to blame for that.
-_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported")
+_CANNOT_ASK: Final = "Cannot send 'elicitation/create'"
+# What the SDK answers to a server that asks for what was not offered to it, or says there that a client of 2026-07-28
+# cannot be asked; the tool is not to blame for that.
+_REFUSED_TO_SERVERS: Final = ("Sampling not supported", "List roots not supported", "Cannot send '")
 # What the SDK itself says of an answer that did not come, or that it cannot read, under codes that servers use too.
 _DID_NOT_COME: Final = ("Connection closed", "SSE stream ")
 _NOT_READ: Final = ("Failed to parse ", "Unexpected content type: ", "server answered ")
@@ -168,6 +170,10 @@ class NotSent(ToolFailed):
     """The call did not run: the server was not reached, or did not know the session."""
 
 
+class CannotAsk(ToolRetry):
+    """The call ended at its question: its tool asks in the way of before 2026-07-28."""
+
+
 class Lost(ToolLost):
     """The call was sent, and what came of it did not come back."""
 
@@ -188,8 +194,9 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
             return Lost(f"The MCP server {server} answered HTTP {status}: {unknown}.")
         case MCPError(code=code) if code == INTERNAL_ERROR and status >= _REFUSED:
             return ToolFailed(f"The MCP server {server} refused with HTTP {status}: the call did not run.")
-        case MCPError(code=code) if code == INVALID_REQUEST and message in _REFUSED_TO_SERVERS:
-            return ToolRetry(f"The MCP server {server} wanted something for this call that it does not get: {message}.")
+        case MCPError(code=code) if code == INVALID_REQUEST and message.startswith(_REFUSED_TO_SERVERS):
+            told = f"The MCP server {server} wanted something for this call that it does not get: {message}."
+            return CannotAsk(told) if message.startswith(_CANNOT_ASK) else ToolRetry(told)
         case MCPError(code=code) if code not in (PARSE_ERROR, INVALID_REQUEST) or not message.startswith(_NOT_READ):
             return ToolFailed(f"The MCP server {server} refused: {message[:MAX_ERROR_CHARS]}")
         case MCPError() | RuntimeError() | ValidationError():

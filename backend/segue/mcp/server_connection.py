@@ -71,10 +71,13 @@ async def open_client(
     budget: Budget,
     on_elicitation: ElicitationFnT,
     auth: httpx2.Auth | None = None,
+    *,
+    as_before: bool,
 ) -> AsyncIterator[Client]:
-    """Connects and shakes hands, with no time limit of its own. An HTTP server that takes no POST is tried over the
-    transport from before 2025-03-26, unless the configuration names another. A child that ends at a question of
-    2026-07-28, as those made with rmcp do, is started again and asked as before, if there is time for as long again.
+    """Connects and shakes hands, with no time limit of its own; `as_before` 2026-07-28 if that is so. An HTTP server
+    that takes no POST is tried over the transport from before 2025-03-26, unless the configuration names another. A
+    child that ends at a question of 2026-07-28, as those made with rmcp do, is started again and asked as before, if
+    there is time for as long again.
     """
     began = anyio.current_time()
 
@@ -85,7 +88,7 @@ async def open_client(
             message_handler=on_notification,
             elicitation_callback=on_elicitation,
             client_info=Implementation(name="segue", version=__version__),
-            mode="legacy" if is_older else "auto",
+            mode="legacy" if is_older or as_before else "auto",
         )
 
     async with AsyncExitStack() as stack:

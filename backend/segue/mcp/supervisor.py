@@ -26,7 +26,7 @@ from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.log import log
 from segue.mcp.budget import Budget, McpServerGone
-from segue.mcp.call_failures import CallDelivery, Lost, NotSent, as_tool_error, current_delivery, reason_of
+from segue.mcp.call_failures import CallDelivery, CannotAsk, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.questions import Questions
 from segue.mcp.resources_and_prompts import Offers, Returned
@@ -81,6 +81,7 @@ class Supervisor:
         self._settled = asyncio.Event()  # no reconnection is under way
         self._settled.set()
         self._retired = ""
+        self._as_before = False  # whether it is connected as before 2026-07-28
         self.offers = Offers(self.name, self.ask)
         self._calls = 0
         self._idle = asyncio.Event()
@@ -142,6 +143,7 @@ class Supervisor:
         """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
         Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
         not run for want of a connection or session is made once more, and one that was lost if its tool may repeat.
+        So is one that could not ask, over a connection of before 2026-07-28, as every one is from then on.
         """
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
@@ -149,9 +151,12 @@ class Supervisor:
 
         try:
             result = await self._ask(name, request, report)
-        except (NotSent, Lost) as failed:
+        except (NotSent, Lost, CannotAsk) as failed:
             repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
-            if (isinstance(failed, Lost) and not repeats) or not await self._answers_again():
+            if isinstance(failed, CannotAsk):
+                self._as_before = True
+                self.reconnect()
+            elif (isinstance(failed, Lost) and not repeats) or not await self._answers_again():
                 raise
             log.info("mcp_call_repeated", server=self.name, tool=name)
             result = await self._ask(name, request, report)
@@ -234,7 +239,7 @@ class Supervisor:
         with anyio.fail_after(self.handshake_timeout_s) as handshake:
             self._budget = budget = Budget()
             told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self.auth
-            async with open_client(self.name, self.config, *told) as client:
+            async with open_client(self.name, self.config, *told, as_before=self._as_before) as client:
                 await self._load_tools(client)
                 await self.offers.begin(client)
                 handshake.deadline = math.inf
