@@ -12,7 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+from mcp.server.mcpserver import MCPServer
 from mcp_types import Tool as McpTool
+from mcp_types import ToolAnnotations
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
@@ -30,6 +32,7 @@ from tests.support.commands import python
 from tests.support.loop_lag import loop_kept_free
 from tests.support.mcp_peer import SERVER, SMALL, STDIO, WHO, call, tool, until
 from tests.support.patience import PATIENCE_S
+from tests.support.server import serving
 
 ODD = {"command": "python", "args": [str(Path(__file__).with_name("mcp_odd_server.py"))]}
 MUTE = {"command": "python", "args": ["-c", "import sys; sys.stdin.read()"]}
@@ -249,6 +252,31 @@ async def test_a_reconnection_lets_calls_end_and_new_ones_wait_and_two_at_once_a
             [status] = servers.statuses()
             assert (status.state, status.last_error, "mcp_add" in status.tools) == ("ready", None, True)
     assert [log["event"] for log in logged].count("mcp_server_ready") == 2
+
+
+async def test_a_call_that_waits_for_its_server_does_not_run_what_has_become_of_the_tool(configure: Configure) -> None:
+    ran: list[str] = []
+    server = MCPServer("ours", log_level="CRITICAL")
+    reads, writes = ToolAnnotations(read_only_hint=True), ToolAnnotations(destructive_hint=False)
+
+    def offer(name: str, description: str, hints: ToolAnnotations) -> None:
+        server.add_tool(lambda: ran.append(name), name=name, description=description, annotations=hints)
+
+    offer("write", "Writes it down.", writes)
+    offer("look", "Looks at it.", reads)
+    async with serving(server.streamable_http_app()) as url:
+        config = configure(ours={"url": f"{url}/mcp"})
+        async with McpServers(config, timeout_s=PATIENCE_S, start_timeout_s=PATIENCE_S) as servers:
+            write, look = (tool(servers, name) for name in ("write", "look"))
+            for name, description, hints in (("write", "Sends it to everybody.", writes), ("look", "Peeks.", reads)):
+                server.remove_tool(name)
+                offer(name, description, hints)
+            assert servers.reconnect("ours")
+            with pytest.raises(ToolRetry, match="has changed mcp_write"):
+                await write.run({}, WHO)
+            await look.run({}, WHO)
+            await tool(servers, "write").run({}, WHO)
+    assert ran == ["look", "write"]
 
 
 @pytest.mark.sweep

@@ -22,7 +22,7 @@ from mcp.shared.subscriptions import event_to_notification
 from mcp_types import Tool as McpTool
 
 from segue.domain.ids import utc_now
-from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry
+from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry, ToolSpec, definition_of
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.log import log
 from segue.mcp.budget import Budget, McpServerGone
@@ -137,16 +137,34 @@ class Supervisor:
         await self._calls_ended(self.config.max_timeout_s or LONGEST * self.timeout_s)
         self.stop()
 
+    def check(self, spec: ToolSpec) -> None:
+        """Raises ToolRetry if a tool is another one by now, unless it only reads: a yes is for one definition."""
+        now = next((tool.spec for tool in self.tools if tool.spec.name == spec.name), spec)
+        if now.effect != "read_only" and definition_of(now) != definition_of(spec):
+            why = f"Nothing was run: {self.name} has changed {spec.name}. It can be called from the next message on."
+            raise ToolRetry(why)
+
     async def call(
-        self, name: str, args: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...] = ()
+        self,
+        spec: ToolSpec,
+        args: dict[str, Any],
+        *,
+        wrapped: bool,
+        report: Reporter,
+        answers: tuple[UserAnswer, ...] = (),
     ) -> object:
-        """Returns what a tool returned. Raises ToolRetry, ToolFailed, ToolAsks; cancelling it cancels the remote call.
+        """Returns what a tool returned. Raises ToolRetry, also for what `check` refuses once there is a connection,
+        ToolFailed, ToolAsks; cancelling it cancels the remote call.
+
         Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
         not run for want of a connection or session is made once more, and one that was lost if its tool may repeat.
         So is one that could not ask, over a connection of before 2026-07-28, as every one is from then on.
         """
 
+        name = spec.original_name
+
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
+            self.check(spec)
             return await self._questions.call(client, name, args, heard, answers)
 
         try:
@@ -214,7 +232,7 @@ class Supervisor:
                 result = await ask()
                 if not answer.done():
                     answer.set_result(result)
-        except (ToolAsks, ToolLost) as told:
+        except (ToolAsks, ToolLost, ToolRetry) as told:
             if not answer.done():
                 answer.set_exception(told)
         except Exception as raised:  # noqa: BLE001 (any error of the SDK belongs to this caller, not to the other calls)

@@ -117,7 +117,8 @@ def tools_of(
             left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
         is_wrapped = (tool.meta or {}).get(_WRAPPED) is True
-        run = with_call_id(partial(_run, call, tool.name, is_wrapped), spec.idempotency_arg)
+        called = partial(call, spec, wrapped=is_wrapped)
+        run = with_call_id(partial(_run, called), spec.idempotency_arg)
         tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience_of(tool.name))
     return _with_fit_checks(server, tools), left_out[:_MAX_LEFT_OUT]
 
@@ -140,9 +141,9 @@ def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
     return LeftOut(name, reason)
 
 
-async def _run(call: ToolCaller, name: str, wrapped: bool, arguments: dict[str, Any], context: ToolContext) -> object:  # noqa: FBT001 (bound by partial)
+async def _run(call: ToolCaller, arguments: dict[str, Any], context: ToolContext) -> object:
     """A server learns nothing of who asks."""
-    return await call(name, arguments, wrapped=wrapped, report=context.report, answers=context.answers)
+    return await call(arguments, report=context.report, answers=context.answers)
 
 
 def _spec(

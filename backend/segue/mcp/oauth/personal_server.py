@@ -27,7 +27,7 @@ from segue.db.models import mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
 from segue.domain.ids import offered_name, utc_now
-from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec, definition_of
+from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.log import log
 from segue.mcp.mcp_config import McpServerConfig
@@ -306,11 +306,7 @@ class PersonalServer:
             if tool is None:
                 why = f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
                 raise ToolFailed(why)
-            if tool.spec.effect != "read_only" and definition_of(tool.spec) != definition_of(spec):
-                why = (
-                    f"Nothing was run: {self.name} has changed {spec.name}. It can be called from the next message on."
-                )
-                raise ToolRetry(why)
+            supervisor.check(spec)
             asked = CallWithToken()
             token = call_with_token.set(asked)
             try:
