@@ -9,9 +9,10 @@ import pytest
 from pydantic import SecretStr
 from starlette.responses import Response
 
+from segue import tool
 from segue.config import Settings
 from tests.support.logs import until
-from tests.support.plans import Frozen
+from tests.support.plans import Frozen, press
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
 from tests.support.service import running
@@ -120,6 +121,27 @@ async def test_an_idle_session_that_a_schedule_or_a_trigger_will_go_on_in_stays_
         assert (await stores.rows())["sessions"] == 1
         await client.http.patch(made[1], json={"status": "paused"})
         await gone(stores, triggered)
+
+
+async def test_an_idle_session_in_which_a_plan_waits_stays_until_that_is_decided(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    @tool(effect="destructive")
+    async def delete(name: str) -> str:
+        """Deletes a file."""
+        return name
+
+    async with running(settings.model_copy(update=QUICK), tools=[delete]) as client:
+        waiting, idle = [await client.new_session() for _ in range(2)]
+        provider.will(calls(("delete", {"name": "doc-1"})))
+        asked = await client.chat(waiting, "Delete doc-1")
+        await unused_for(stores, waiting, days=DAYS + 1)
+        await unused_for(stores, idle, days=DAYS, seconds=1)
+        await gone(stores, idle)
+        assert (await client.get(f"/sessions/{waiting}/plan"))["id"] == asked["plan"]["id"]
+        await press(client, waiting, asked, decision="reject", remember=None)
+        await unused_for(stores, waiting, days=DAYS, seconds=1)
+        await gone(stores, waiting)
 
 
 async def test_what_processes_that_died_had_reserved_goes_after_a_day(settings: Settings, stores: Stores) -> None:

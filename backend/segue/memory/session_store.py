@@ -204,13 +204,13 @@ async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s:
 async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
     """Locks the session that has been idle for longest, but for these, and returns its owner and id; None if none is
     for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked),
-    nor one that an active schedule or trigger will go on in.
+    nor one that an active schedule or trigger will go on in, or in which a plan waits.
     """
     open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
     is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
     at_work = (
-        sa.exists().where(each.c.session_id == sessions.c.id, each.c.status == "active")
-        for each in (schedules, triggers)
+        sa.exists().where(each.c.session_id == sessions.c.id, each.c.status == status)
+        for each, status in ((schedules, "active"), (triggers, "active"), (plans, "waiting"))
     )
     is_idle = (is_old, ~open_turn.exists(), *map(sa.not_, at_work), sessions.c.id.not_in(but))
     idle = sa.select(sessions.c.owner, sessions.c.id).where(*is_idle)
