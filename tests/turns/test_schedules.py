@@ -453,6 +453,22 @@ async def test_a_try_that_a_cap_refuses_costs_none(settings: Settings, provider:
         await last_of(client, schedule, "completed")
 
 
+async def test_a_turn_that_failed_is_run_again_though_its_schedule_is_for_another_time_now(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.will(fails(500), says("Reported."))
+    async with running(settings.model_copy(update={"llm_max_retries": 0})) as client:
+        schedule = await made(client, new_session=True, cron=NIGHTLY)
+        await pass_time(stores)
+        await last_of(client, schedule, "failed")
+        changed = await client.http.patch(f"/schedules/{schedule['id']}", json={"cron": "0 9 1 1 *"})
+        assert changed.status_code == 200, changed.text
+        of_last = "tries_left = 2 AND look_at < now() + interval '1 minute' AND next_at > look_at"
+        assert await stores.database.fetchval(f"SELECT {of_last} FROM schedules")  # noqa: S608
+        await look(stores)
+        await last_of(client, schedule, "completed")
+
+
 async def test_a_turn_that_the_user_has_gone_on_from_is_not_run_again_and_its_owner_is_told(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:

@@ -192,7 +192,9 @@ async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[
         return {"status": status, "next_at": None, "look_at": None, "tries_left": None}
     known = {name: changes.get(name, getattr(row, name)) for name in Rule.__slots__}
     first = await schedules.check_rule(Rule(**known), services.settings, now=services.clock())
-    return {"status": status, "next_at": first, "look_at": first}
+    # When its last turn is looked at, which may have to be run again.
+    again = row.look_at if row.tries_left is not None else None
+    return {"status": status, "next_at": first, "look_at": min(first, again + schedules.ANEW) if again else first}
 
 
 class NewTrigger(InSession):

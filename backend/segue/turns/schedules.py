@@ -67,7 +67,8 @@ _PARTS: Final[Mapping[str, set[str]]] = {
     **dict.fromkeys(("DAILY", "WEEKLY", "MONTHLY", "YEARLY"), _RARELY | {"BYHOUR", "BYMINUTE", "BYSETPOS"}),
 }
 _MOST_HOURS, _MOST = 23, 1000
-_LOOKED_AT_ANEW: Final = schedules.c.look_at + timedelta(microseconds=1)  # so that a job which runs is refused its move
+ANEW: Final = timedelta(microseconds=1)  # later than before, so that a job which runs is refused its move
+_LOOKED_AT_ANEW: Final = schedules.c.look_at + ANEW
 _NO_RULE: Final = (CronSimError, ValueError, TypeError, LookupError, AttributeError)
 
 
