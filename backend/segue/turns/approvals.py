@@ -57,7 +57,7 @@ class Approval:
     told: Annotated[str | None, doc("If it waits for others: the question as the user has read it.")] = None
     messages: Annotated[
         tuple[ApprovalMessage, ...],
-        doc("If it waits for others: what the user had asked for or, if the rule shows it, the conversation."),
+        doc("Others are shown what the user had asked for and, if the rule says so while it waits, the conversation."),
     ] = ()
 
     @property
@@ -121,7 +121,9 @@ async def list_approvals(
         case "decided":
             listed = listed.where(plans.c.decided_by.contains([identity.user]))
     decided = status == "decided"
-    return [await _approval(connection, row, decided=decided) for row in await connection.execute(listed)]
+    return [
+        await _approval(connection, row, identity, now, decided=decided) for row in await connection.execute(listed)
+    ]
 
 
 async def list_all_approvals(
@@ -143,7 +145,7 @@ async def get_approval(connection: AsyncConnection, identity: Identity, plan_id:
     is_asked = any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in steps)
     if row is None or not (row.owner == identity.user or is_asked):
         raise NotFound("approval")
-    return await _approval(connection, row, decided=row.owner != identity.user)
+    return await _approval(connection, row, identity, now, decided=row.owner != identity.user)
 
 
 def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
@@ -168,13 +170,16 @@ def _plan(row: Row[Any]) -> Plan:
     return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
 
 
-async def _approval(connection: AsyncConnection, row: Row[Any], *, decided: bool = False) -> Approval:
-    plan = _plan(row)
-    for_others = [step for step in plan.steps if step.waits_for != "self"]
-    # What its user is asked after a decision is not for those who decided.
-    now = () if decided and plan.waits_for is None else plan.waiting_steps
-    shown = now or tuple(step for step in for_others if step.others)[-1:]
-    first, asker = next(iter(shown), None), row.owner
+async def _approval(
+    connection: AsyncConnection, row: Row[Any], identity: Identity, now: datetime, *, decided: bool
+) -> Approval:
+    """Shows those who may have decided already nothing of what its user, or others, are asked and say after that."""
+    plan, user, asker = _plan(row), identity.user, row.owner
+    is_asked = not decided or (plan.waits_for is not None and plan.waits_for.is_for(identity, now))
+    waiting = plan.waiting_steps if is_asked else ()
+    by = ((step, step.others) for step in plan.steps if step.waits_for != "self" and step.others)
+    shown = waiting or tuple(step for step, said in by if user in (asker, *said.yes_by, said.no_by))[-1:]
+    first = next(iter(shown), None)
     approval = Approval(
         row.session_id, row.id, row.version, first, row.since, plan.status, asker, row.goal, shown, row.expires_at
     )
@@ -183,14 +188,14 @@ async def _approval(connection: AsyncConnection, row: Row[Any], *, decided: bool
         return approval
     told = select(messages.c.content).where(messages.c.turn_id == row.asked_in, messages.c.role == "assistant")
     said = select(messages).where(messages.c.session_id == row.session_id)
-    if waits.shows == "conversation":
+    if waiting and waits.shows == "conversation":
         said = said.where(IN_HISTORY, messages.c.role.in_(("user", "assistant")), messages.c.content != "")
     else:
         said = said.where(messages.c.id == row.origin_message_id)
     found = await connection.execute(said.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
     said_last_first = [ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at) for each in found]
     last = told.order_by(messages.c.seq.desc()).limit(1)
-    question = await connection.scalar(last) if plan.waits_for else None  # `asked_in` is of a later question then
+    question = await connection.scalar(last) if waiting else None  # `asked_in` is of a later question then
     return replace(approval, told=question, messages=tuple(said_last_first[::-1]))
 
 

@@ -443,6 +443,50 @@ async def test_those_who_have_decided_see_nothing_of_what_the_asker_is_asked_aft
     assert [step["args"] for step in own["steps"]] == [{"euros": 80}]
 
 
+async def test_those_who_have_decided_see_neither_what_others_are_asked_after_that_nor_their_conversation(
+    people: People, provider: Provider
+) -> None:
+    clerk, sara = people["clerk"], people["sara"]
+    provider.will(calls(("refund", {"euros": 800}), ("refund", {"euros": 9000})))
+    session = await clerk.new_session()
+    await clerk.chat(session, "Refund Bianchi and Rossi")
+    [waiting] = await inbox(sara)
+    decided = await decide(sara, waiting)
+    answer = await ended(clerk, session)
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["complete", "waiting"]
+    [listed] = await inbox(sara, "decided")
+    for seen in (decided.json(), listed):
+        assert ([step["args"] for step in seen["steps"]], seen["told"]) == ([{"euros": 800}], None)
+        assert [each["content"] for each in seen["messages"]] == ["Refund Bianchi and Rossi"]
+    for name in ("ann", "tom"):
+        [asked] = await inbox(people[name])
+        assert [step["args"] for step in asked["steps"]] == [{"euros": 9000}]
+        provider.will(*([says("Done.")] if name == "tom" else []))
+        await decide(people[name], asked)
+    await ended(clerk, session, 3)
+    [listed] = await inbox(sara, "decided")
+    assert [step["args"] for step in listed["steps"]] == [{"euros": 800}]
+
+
+async def test_those_who_were_shown_a_conversation_read_no_more_of_it_once_they_have_decided(
+    people: People, provider: Provider, done: list[str]
+) -> None:
+    clerk, tom, ann = people["clerk"], people["tom"], people["ann"]
+    session, _ = await asks(people, provider, 9000)
+    [waiting] = await inbox(tom)
+    await decide(tom, waiting)
+    [waiting] = await inbox(ann)
+    provider.will(says("Done."))
+    await decide(ann, waiting)
+    await ended(clerk, session)
+    assert done == ["refund 9000"]
+    provider.will(says("It shows nothing unusual."))
+    await clerk.chat(session, "What did the lab write about my blood test?")
+    for each in (tom, ann):
+        [listed] = await inbox(each, "decided")
+        assert [message["content"] for message in listed["messages"]] == ["Refund 9000 euros to Bianchi"]
+
+
 async def test_a_decision_is_answered_with_what_was_decided_though_the_asker_is_asked_already(
     people: People, guarded: Settings, provider: Provider, clock: Frozen
 ) -> None:
