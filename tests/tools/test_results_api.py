@@ -1,6 +1,8 @@
 """Tool results from the outside: what is kept of a call, how clients and the model get at it, what is sent to it."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,8 +10,11 @@ import orjson
 import pytest
 from starlette.responses import Response
 
+import segue
 from segue.config import Settings
+from segue.domain.identity import current_user
 from segue.domain.ids import new_id
+from tests.support.identity import new_key, speaking
 from tests.support.loop_lag import loop_kept_free
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, calls_raw, says
@@ -492,3 +497,40 @@ async def test_a_result_over_the_limit_is_cut_with_a_note(settings: Settings, pr
     assert texts[1].endswith("bytes kept]")
     assert all(call["metadata"]["summary"].startswith("cut at the size limit: ") for call in made)
     assert all(call["metadata"]["size_bytes"] == len(text) for call, text in zip(made, texts, strict=True))
+
+
+async def test_a_user_whose_results_take_long_to_read_holds_up_no_other_user(
+    settings: Settings, provider: Provider
+) -> None:
+    users: list[str] = []
+
+    @segue.tool(effect="read_only")
+    async def numbers() -> list[int]:
+        """Lists numbers."""
+        users.append(current_user.get())
+        return list(range(100_000))
+
+    async with AsyncExitStack() as stack:
+        guarded = settings.model_copy(update={"auth": "api_key"})
+        service = await stack.enter_async_context(running(guarded, tools=[numbers]))
+        results = {}
+        for name in ("ada", "eve"):
+            client = await stack.enter_async_context(speaking(service, await new_key(guarded, name)))
+            provider.will(calls(("numbers", {})), says("Here they are."))
+            session = await client.new_session()
+            [call] = (await client.chat(session, "List the numbers"))["tool_calls"]
+            results[name] = client.http, f"/sessions/{session}/tool-results/{call['tool_call_id']}"
+        assert users == ["ada", "eve"]
+        answered: list[str] = []
+
+        async def load(name: str, path: str) -> None:
+            http, result = results[name]
+            loaded = await http.get(result, params={"path": path})
+            assert loaded.status_code == 200, loaded.text
+            answered.append(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            of_eve = [tasks.create_task(load("eve", "[*]|[*]|[*]|length(@)")) for _ in range(20)]
+            await asyncio.wait(of_eve, return_when=asyncio.FIRST_COMPLETED)
+            await load("ada", "sum(@)")
+            assert answered.count("eve") < len(of_eve) / 2, answered

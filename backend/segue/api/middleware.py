@@ -27,7 +27,7 @@ from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
 from segue.domain.errors import AppError
-from segue.domain.identity import Identity, is_loopback
+from segue.domain.identity import Identity, current_user, is_loopback
 from segue.domain.ids import is_id
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
 from segue.log import log
@@ -158,6 +158,7 @@ async def _authenticate(request: Request) -> None:
         raise
     await request.state.services.limiter.request(identity.user)
     request.state.identity = identity
+    current_user.set(identity.user)
 
 
 async def identify(request: Request) -> Identity:

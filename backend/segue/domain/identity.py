@@ -1,11 +1,12 @@
 """Who the caller is, valid names of hosts and users, usage. Money is a Decimal: sums of floats would not add up."""
 
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from ipaddress import ip_address
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 Scope = Literal["ops", "ops:content", "act_as"]
 
@@ -14,6 +15,7 @@ LOCAL_USER = "local"
 MAX_USER_CHARS = 200
 SPEAKS_FOR = "⇢"  # between a gateway and its user: in no other name
 NOTHING = Decimal(0)
+current_user: Final[ContextVar[str]] = ContextVar("current_user", default="")  # whose request or turn this is, if any's
 
 
 @dataclass(frozen=True, slots=True)

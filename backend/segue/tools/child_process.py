@@ -2,16 +2,20 @@
 expressions and collecting garbage hold the interpreter, and the event loop waits.
 """
 
+import asyncio
 import gc
 import os
 import resource
 import signal
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_process
 from anyio.lowlevel import RunVar
+
+from segue.domain.identity import current_user
 
 LARGE: Final = 250_000  # characters or bytes; what has fewer is read in some milliseconds
 MANY: Final = 5_000  # lists and objects
@@ -20,7 +24,7 @@ READ_S: Final = 20.0  # for a result of megabytes
 AT_ONCE: Final = min(os.cpu_count() or 1, 2)
 
 WorkResult = TypeVar("WorkResult")
-_places: RunVar[anyio.CapacityLimiter] = RunVar("segue_apart")
+_places: RunVar[tuple[anyio.CapacityLimiter, WeakValueDictionary[str, asyncio.Semaphore]]] = RunVar("segue_apart")
 
 
 class TooMuch(Exception):
@@ -31,11 +35,13 @@ async def in_child_process(
     work: Callable[..., WorkResult], *args: Any, deadline_s: float, needs: Callable[..., object] | None = None
 ) -> WorkResult:
     """Returns what `work` returns: a function of a module, since it and all it takes and gives are pickled. AT_ONCE
-    run, the others wait. To import `work`, and what it `needs`, does not count. Raises TooMuch, and as `work` does.
+    run, and others wait in line, of one user as many: another user comes right behind these. To import `work`, and
+    what it `needs`, does not count. Raises TooMuch, and as `work` does.
     """
-    if (places := _places.get(None)) is None:
-        _places.set(places := anyio.CapacityLimiter(AT_ONCE))
-    async with places:
+    if (known := _places.get(None)) is None:
+        _places.set(known := (anyio.CapacityLimiter(AT_ONCE), WeakValueDictionary()))
+    places, of_users = known
+    async with of_users.setdefault(current_user.get(), asyncio.Semaphore(AT_ONCE)), places:
         try:
             with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
                 await anyio.to_process.run_sync(_prepare, work, needs)

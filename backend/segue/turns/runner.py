@@ -25,6 +25,7 @@ from segue.domain import session, turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, Unreadable
 from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead, TextEnded
+from segue.domain.identity import current_user
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
 from segue.domain.tool import ToolChoice
 from segue.events import user_feed
@@ -182,6 +183,7 @@ class TurnRun:
 
     async def _run(self) -> session.ChatAnswer | None:
         key, origin = self.claim.key, self.claim.request.origin
+        current_user.set(self.claim.owner)
         ids = {"session_id": key.session_id, "turn_id": key.turn_id}
         with (
             self._deps.span("turn", parent=origin.traceparent, attempt=self.claim.attempt, **ids) as span,

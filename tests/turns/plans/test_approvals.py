@@ -13,7 +13,7 @@ import pytest
 from segue import tool
 from segue.config import Settings
 from segue.db.engine import Database
-from segue.domain.identity import Identity
+from segue.domain.identity import Identity, current_user
 from segue.turns.approvals import get_approval
 from tests.support.identity import new_key, speaking
 from tests.support.plans import Frozen
@@ -173,6 +173,28 @@ async def test_a_small_refund_runs_with_the_clerks_yes_and_a_large_one_waits_for
     assert (seen["status"], seen["step"]["others"]["yes_by"], await inbox(sara)) == ("completed", ["sara"], [])
     late = [(await decide(people[name], waiting)).status_code for name in ("tom", "eve")]
     assert late == [409, 404]
+
+
+async def test_the_turn_that_others_let_run_counts_as_its_users(
+    guarded: Settings, provider: Provider, tools: list[object]
+) -> None:
+    users: list[str] = []
+
+    @tool(effect="destructive")
+    async def refund(euros: int) -> str:
+        """Pays money back."""
+        users.append(f"{current_user.get()}: {euros}")
+        return "refunded"
+
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(running(guarded, tools=[refund, *tools[1:]]))
+        keys = {name: await new_key(guarded, name, groups=PEOPLE[name][0]) for name in ("clerk", "sara")}
+        both = {name: await stack.enter_async_context(speaking(service, key)) for name, key in keys.items()}
+        session, answer = await asks(both, provider, 800)
+        provider.will(says("Done."))
+        await decide(both["sara"], answer["plan"])
+        await ended(both["clerk"], session)
+    assert users == ["clerk: 800"]
 
 
 async def test_no_button_of_the_asker_stands_in_for_those_who_decide(
