@@ -16,8 +16,9 @@ from tests.support.branches import code, retry
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.plans import Frozen
-from tests.support.provider import Provider, fails, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
+from tests.support.steering import TIME, after
 from tests.support.stores import looking_into
 
 TWO_WAIT = """SELECT count(*) = 2 FROM pg_stat_activity
@@ -194,6 +195,27 @@ async def test_a_turn_that_two_requests_ran_again_at_once_keeps_its_place(
         assert_limited(await client.send(await client.new_session(), "third"), "concurrent_turns", at_most_s=5)
         held.go.set()
         assert {(await task).status_code for task in (*both, other)} == {200}
+
+
+@pytest.mark.parametrize("redis", ["there", "away"])
+async def test_a_message_that_steers_or_interrupts_is_not_counted_beside_the_turn_that_it_joins(
+    settings: Settings, provider: Provider, redis: str
+) -> None:
+    if redis == "away":
+        settings = settings.model_copy(update={"redis_url": NOWHERE})
+    async with running(limited(settings, concurrent_turns=1)) as client:
+        session, other = await client.new_session(), await client.new_session()
+        held = Held()
+        provider.will(after(client, session, calls(TIME), "in Rome", "and in Oslo"), held.answer, says("instead"))
+        sent = asyncio.create_task(client.send(session, "what time is it?"))
+        await provider.wait_for_requests(2)
+        for on_busy in ("enqueue", "reject", "steer", "interrupt"):  # elsewhere each of them is a second turn
+            assert_limited(await client.send(other, "hello", on_busy=on_busy), "concurrent_turns", at_most_s=5)
+        assert_limited(await client.send(session, "and then"), "concurrent_turns", at_most_s=5)
+        answer = await client.chat(session, "stop, do this", on_busy="interrupt")
+        assert answer["message"]["content"] == "instead"
+        assert (await sent).json()["code"] == "turn_cancelled"
+        held.go.set()
 
 
 @pytest.mark.sweep

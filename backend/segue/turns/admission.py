@@ -32,7 +32,7 @@ from segue.tools.user_requests import faults_of_answer
 from segue.turns.approvals import Decider, is_agreed, record_decision, waits_for_others
 from segue.turns.branches import put_in_place
 from segue.turns.claims import Claim, Claimer
-from segue.turns.queries import find_turn, first_open_turn, last_in_history, statuses_of, turn_of_key
+from segue.turns.queries import find_turn, first_open_turn, last_in_history, sessions_of_open, turn_of_key
 from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
 from segue.turns.terminations import run_again
 from segue.users.usage import Books
@@ -70,9 +70,12 @@ class Limiter:
                 raise turn_errors.rate_limited("requests_per_minute", at_most, wait_s)
 
     @asynccontextmanager
-    async def starting(self, user: str, message: str, *, again: str | None = None) -> AsyncIterator[str]:
+    async def starting(
+        self, user: str, message: str, *, again: str | None = None, joins: str | None = None
+    ) -> AsyncIterator[str]:
         """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`. What is
-        taken for one to run `again` is not given back here: another request may have run it again meanwhile.
+        taken for one to run `again` is not given back here: another request may have run it again meanwhile. Open turns
+        of the session that the message `joins`, because it steers or interrupts them, do not count beside it.
         """
         limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
         if limits.turns_per_minute:
@@ -80,7 +83,7 @@ class Limiter:
             if wait_s is not None:
                 raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
         at_once = limits.concurrent_turns
-        if at_once and not await self._take_place(user, turn_id, at_once):
+        if at_once and not await self._take_place(user, turn_id, at_once, joins):
             raise turn_errors.rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
@@ -98,19 +101,19 @@ class Limiter:
             await self._cache.evaluate(SCRIPTS["release_place"], (turn_places_key(user),), turn_id)
         await self._books.release(user, turn_id)
 
-    async def _take_place(self, user: str, turn_id: str, at_most: int) -> bool:
-        ended: Collection[str] = ()
+    async def _take_place(self, user: str, turn_id: str, at_most: int, joins: str | None) -> bool:
+        ended, places = set[str](), at_most
         for _ in range(ATTEMPTS):
-            holders = await self._try(user, turn_id, ended, at_most)
+            holders = await self._try(user, turn_id, ended, places)
             if not holders:
                 return True
-            stored = await self._books.database.read(statuses_of, holders)
-            open_ones = {turn for turn, status in stored.items() if status in ("queued", "running")}
+            open_in = await self._books.database.read(sessions_of_open, holders)
             # Turns that are about to be accepted may not have their row yet.
             newest_s = self._books.clock().timestamp() - ACCEPTING_S
-            coming = {turn for turn, since in holders.items() if turn not in stored and since >= newest_s}
-            ended = holders.keys() - open_ones - coming
-            if not ended:
+            coming = {turn for turn, since in holders.items() if turn not in open_in and since >= newest_s}
+            ended = {turn for turn in holders if open_in.get(turn) is None} - coming
+            places = at_most + sum(joins is not None and session == joins for session in open_in.values())
+            if len(holders) - len(ended) >= places:
                 return False
         return False
 

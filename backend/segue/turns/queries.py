@@ -208,10 +208,11 @@ async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
     return list((await connection.execute(select(turns.c.id).where(turns.c.session_id == session_id))).scalars())
 
 
-async def statuses_of(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, session.TurnStatus]:
-    """Returns the status of each turn that has a row."""
-    statement = select(turns.c.id, turns.c.status).where(turns.c.id.in_(turn_ids))
-    return {row.id: row.status for row in await connection.execute(statement)}
+async def sessions_of_open(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, str | None]:
+    """Returns the session in which each turn is open, None for one that has ended. One without a row is left out."""
+    statement = select(turns.c.id, turns.c.status, turns.c.session_id).where(turns.c.id.in_(turn_ids))
+    rows = await connection.execute(statement)
+    return {row.id: row.session_id if row.status in NOT_ENDED else None for row in rows}
 
 
 async def first_open_turn(connection: AsyncConnection, session_id: str) -> str | None:

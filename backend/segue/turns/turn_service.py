@@ -117,7 +117,8 @@ class TurnService:
         if request.attachment_ids:
             files = await deps.database.read(attached, owner, session_id, request.attachment_ids)
             request = replace(request, attachments=files)
-        async with deps.limiter.starting(owner, request.message, again=again) as turn_id:
+        joins = session_id if request.on_busy in ("interrupt", "steer") else None
+        async with deps.limiter.starting(owner, request.message, again=again, joins=joins) as turn_id:
             admitted = await self._admit(owner, session_id, replace(request, turn_id=turn_id))
         if admitted.claim is not None:
             return admitted
