@@ -49,6 +49,16 @@ def test_a_value_counts_in_the_ways_it_is_written(value: object, text: str) -> N
     assert missing({"value": value}, text) == set()
 
 
+@pytest.mark.parametrize("text", ["120 euros", "€120", "120欧元", "支付120欧元给他", "120 يورو", "EUR 120"])
+def test_a_price_shows_its_amount_and_its_currency(text: str) -> None:
+    assert missing({"amount": 120, "currency": "EUR"}, text) == set()
+
+
+@pytest.mark.parametrize("answers", [["120 dollars"], ["120"], ["¥120"], ["120 dollars", "120 euros"], ["120 CHF"]])
+def test_another_currency_than_the_nearest_price_has_is_missing(answers: Sequence[str]) -> None:
+    assert missing({"amount": 120, "currency": "EUR"}, *answers) == {"currency"}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -1,6 +1,6 @@
 import pytest
 
-from segue.language.written_values import dates_in, money_in, numbers_in, times_in
+from segue.language.written_values import dates_in, money_in, numbers_in, prices_in, times_in
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,36 @@ def test_a_number_is_one_in_all_its_written_forms(text: str, number: float) -> N
 )
 def test_a_number_in_a_longer_code_is_none(text: str) -> None:
     assert numbers_in(text) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("订4个人的桌子", 4), ("价格350", 350), ("房间12,价格3.5。", 3.5), ("共1,200元", 1200), ("合計350円です", 350),
+        ("합계350원", 350), ("支付120欧元给Rossi", 120),
+    ],
+)  # fmt: skip
+def test_a_script_without_spaces_puts_a_number_right_beside_words(text: str, number: float) -> None:
+    assert number in numbers_in(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["5月20日", "2026年", "下午5点30分", "一万2千", "3万5", "第3", "三百5", "제3", "5월 20일"]
+)
+def test_a_date_an_hour_and_a_part_of_a_number_are_none_in_a_script_without_spaces(text: str) -> None:
+    assert numbers_in(text) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("$5", "USD"), ("5 dollari", "USD"), ("付5美元", "USD"), ("5 دولار", "USD"), ("5 €", "EUR"), ("5 euro", "EUR"),
+        ("付5欧元", "EUR"), ("5 يورو", "EUR"), ("£5", "GBP"), ("5 yuan", "CNY"), ("付5元", "CNY"), ("5日元", "JPY"),
+        ("¥5", ""), ("5港元", ""), ("5 ريال", ""),
+    ],
+)  # fmt: skip
+def test_a_price_has_the_code_of_its_currency_unless_several_countries_have_it(text: str, code: str) -> None:
+    assert prices_in(text) == {(5, code)}
 
 
 @pytest.mark.parametrize(

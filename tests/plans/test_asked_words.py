@@ -1,6 +1,7 @@
 import pytest
 
-from segue.plans.asked_words import asked_in, is_about, names_same, offer_in, question_in
+from segue.plans.acknowledgement import classify
+from segue.plans.asked_words import asked_in, is_about, names_same, offer_in, question_in, question_of
 
 OFFERS = [
     "Please confirm if you would like to proceed with this booking.",
@@ -123,3 +124,42 @@ def test_a_choice_is_not_taken_for_the_details_of_an_offer() -> None:
 )  # fmt: skip
 def test_the_last_question_is_that_sentence_alone_in_any_language(text: str | None, question: str | None) -> None:
     assert asked_in(text) == question
+
+
+PAY = {"invoice": "INV-204", "amount": 120, "currency": "EUR"}
+TABLE = {"guests": 20, "price": 30, "date": "2026-12-04", "time": "20:00"}
+
+
+@pytest.mark.parametrize(
+    ("args", "reply"),
+    [
+        (PAY, "Yes, 120 euros is right, go ahead"), (PAY, "Sì, 120 euro vanno bene, procedi"), (PAY, "sì, 120 €"),
+        (PAY, "是的，120欧元没错，付吧"), (PAY, "确认支付120欧元"), (PAY, "نعم، 120 يورو صحيح، تابع"),
+        (PAY, "نعم ١٢٠ يورو، تفضل"), (PAY, "Confermo il pagamento di 120 euro"), (PAY, "Yes, €120"),
+        ({"amount": 120}, "Yes, 120 euros"), ({"amount": 1200.5}, "Yes, $1,200.50 is fine"),
+        ({"amount": 1200.5}, "Sì, 1200,50 dollari"), (TABLE, "Yes, Friday"), (TABLE, "ok le 30 euro vanno bene"),
+        (TABLE, "yes, Friday 4 December at 8 pm"), (TABLE, "sì, venerdì 4 dicembre alle 20:00"),
+        (TABLE, "好的，周五晚上8点"), (TABLE, "是的，12月4日20点"), (TABLE, "نعم، الجمعة 4 ديسمبر"),
+    ],
+)  # fmt: skip
+def test_a_yes_may_say_what_is_asked_as_people_write_dates_and_prices(args: dict[str, object], reply: str) -> None:
+    read = classify(reply, question=question_of("pay_invoice", "pay invoice", args))
+    assert (read.verdict, read.strength) == ("confirm", "strong")
+
+
+@pytest.mark.parametrize(
+    ("args", "reply"),
+    [
+        (PAY, "Yes, 120 dollars"), (PAY, "sì, $120"), (PAY, "Yes, ¥120"), (PAY, "好的，120美元"),
+        (PAY, "نعم 120 دولار"), (PAY, "Yes, 210 euros"), (PAY, "yes, 204 euros"), (PAY, "yes, 120 euros each"),
+        (PAY, "sì, altri 120 euro"),
+        (PAY, "再付120欧元"), (PAY, "yes, up to 120 euros"), (PAY, "Yes, my invoice is 120 euros"),
+        ({"amount": 1200.5}, "yes, 1,200 dollars"), (TABLE, "yes, 20 euros"), (TABLE, "Yes, 5 December"),
+        (TABLE, "Yes, Saturday"), (TABLE, "yes, next Friday"), (TABLE, "Sì, venerdì 11"), (TABLE, "好的，周六"),
+        (TABLE, "yes, 4 December 2027"), (TABLE, "Yes, Friday 8 December"), (TABLE, "نعم، السبت"),
+        (TABLE, "yes, every Friday"), (TABLE, "是的，12月4日19点"),
+    ],
+)  # fmt: skip
+def test_a_yes_with_another_date_or_price_than_is_asked_is_not_enough(args: dict[str, object], reply: str) -> None:
+    read = classify(reply, question=question_of("pay_invoice", "pay invoice", args))
+    assert read.strength != "strong"

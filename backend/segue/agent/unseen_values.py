@@ -19,7 +19,7 @@ from typing import Any, Final
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import kinds_of
 from segue.language.utterance import sentences_of, words_of
-from segue.language.written_values import dates_in, money_in, numbers_in, times_in
+from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in
 from segue.plans.acknowledgement import LEXICON
 from segue.plans.asked_words import tool_words
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
@@ -56,7 +56,9 @@ class SeenText:
     dates = cached_property(lambda self: dates_in(self.text[:MAX_TEXT_CHARS]))
     times = cached_property(lambda self: times_in(self.text[:MAX_TEXT_CHARS]))
     numbers = cached_property(lambda self: numbers_in(self.text[:MAX_TEXT_CHARS]))
-    money = cached_property(lambda self: money_in(self.text[:MAX_TEXT_CHARS]))
+    prices = cached_property(lambda self: prices_in(self.text[:MAX_TEXT_CHARS]))
+    money = cached_property(lambda self: {amount for amount, _ in self.prices})
+    currencies = cached_property(lambda self: {code for _, code in self.prices})
     plain = cached_property(lambda self: _plain(self.text))
 
     @cached_property
@@ -73,6 +75,8 @@ class SeenText:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value) in self.numbers
         text = str(value)
+        if text in self.currencies:
+            return True
         if match := _DATE.fullmatch(text):
             year, month, day = map(int, match.groups()[:3])
             is_dated = not self.dates.isdisjoint({(year, month, day), (None, month, day)})
@@ -157,7 +161,8 @@ class Shown:
             return self._is_flag_meant(path, value)
         if value == 0:
             return self._is_flag_meant(path, value) or self._is_shown(value)
-        if choices := next((each for each in call.enumerations if text in each), None):
+        currencies = [CURRENCIES] if text in CURRENCIES else []
+        if choices := next((each for each in [*currencies, *call.enumerations] if text in each), None):
             return self._is_nearest(text, choices - {text})
         if isinstance(value, str) and text not in self._from_tools and self._is_only_from_tools(text):
             return False

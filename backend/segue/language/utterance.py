@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final
 
-_UNSPACED: Final = (
+UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u11ff\u1780-\u17ff\u3005\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff\uf900-\ufaff"
 )
 _INDIC: Final = "\u0900-\u0963\u0966-\u0dff"  # `\w` does not match its vowel signs
 _EMOJI: Final = "\u2190-\u21ff\u2300-\u2bff\U0001f000-\U0001faff"
-_WORD: Final = re.compile(rf"[{_UNSPACED}{_EMOJI}]|\+1\b|(?:[^\W_{_UNSPACED}]|[{_INDIC}])+")
+_WORD: Final = re.compile(rf"[{UNSPACED}{_EMOJI}]|\+1\b|(?:[^\W_{UNSPACED}]|[{_INDIC}])+")
 _HELD_LETTER: Final = re.compile(r"(.)\1\1")
 _EMOTICON: Final = re.compile(r"(?<!\w)(?:[:;=x]['-]?[)(\]\[dp3*/|]+|<3+)(?!\w)")
-_UNSPACED_LETTER: Final = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_LETTER: Final = re.compile(f"[{UNSPACED}]")
 
 QUOTED: Final = '"'  # stands before a word of a quotation, which is in no word list so
 QUOTATION: Final = re.compile(

@@ -1,13 +1,13 @@
 """The dates, times and numbers that a text has, in the ways people write them. Pure; names of months are CLDR's."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import Final
 
-from babel.dates import get_month_names
+from babel.dates import get_day_names, get_month_names
 
-from segue.language.utterance import fold
+from segue.language.utterance import UNSPACED, fold
 
 LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
@@ -15,17 +15,35 @@ _SCALE: Final = (  # a number in front of a unit of time or in a longer code is 
     r"\s?(?i:[km]\b|mil(?:a|le)?\b|ml[nd]\b|mio\b|mrd\b|thousand|tausend|mil[il]i|milyon|bil[il]i"
     r"|тыс|млн|млрд|милл|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"
 )
-_BEFORE, _AFTER = r"(?<![\w.,/-])(?<!\d[:'’])", rf"(?!\w|[.,:/'’-]\w|{_SCALE})"
+# Scripts without spaces put a number right beside words, but for a date, an hour, and a part of a longer number.
+_LETTER: Final = rf"[^\W{UNSPACED}]"
+_APART: Final = rf"(?<!{_LETTER})(?<![第제零〇一二三四五六七八九十百千万萬亿億点點])"
+_BEFORE: Final = rf"{_APART}(?<![.,/-])(?<!\d[:'’])"
+_AFTER: Final = rf"(?!{_LETTER}|[年月日号號点點时時分년월일시분]|[.,:/'’-]\w|{_SCALE})"
 _THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
 _GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
-_NAMES: Final = "USD|EUR|GBP|CHF|JPY|CNY|dollars?|euros?|pounds?|yuan|يورو|دولارا?|ريالا?|درهما?|جنيها?"
-_CURRENCY: Final = rf"(?:[$€£¥￥₹₽₩₺]|[美欧歐港日]?元|[块塊円원]|(?:{_NAMES})\b)"
+_CURRENCIES: Final = {  # by code, as people write them; under none, what may be of several countries
+    "USD": r"\$|(?:USD|dollars?|dollar[oi]|d[oó]lar(?:es)?|دولارا?|доллар(?:а|ов)?)\b|美[元金]|ドル|달러",
+    "EUR": r"€|(?:EUR|euros?|يورو|евро)\b|[欧歐]元|ユーロ|유로",
+    "GBP": r"£|(?:GBP|pounds?|sterlin[ae])\b|英[镑鎊]",
+    "CHF": r"(?:CHF|Franken|franchi)\b",
+    "JPY": r"(?:JPY|yen)\b|円|日元",
+    "CNY": r"(?:CNY|RMB|yuan)\b|人民[币幣]|[元块塊]",
+    "INR": "₹",
+    "RUB": "₽",
+    "KRW": "[₩원]",
+    "TRY": "₺",
+    "": r"[¥￥]|港元|(?:ريالا?|درهما?|جنيها?)\b",
+}
+OTHER: Final = "other"  # a word that changes what is asked
+CURRENCIES: Final = frozenset(_CURRENCIES) - {""}
+_CURRENCY: Final = "|".join(_CURRENCIES.values())
 _AMOUNT: Final = r"(\d+(?:[.,'’\u00a0\u202f]\d+)*)"
 # An amount does not begin within another one: a long row of digits and signs would be read from each of its digits.
 _MONEY: Final = re.compile(
-    rf"{_CURRENCY}\s?{_AMOUNT}(?![a-z]|[.,'’]?\d|{_SCALE})"
-    rf"|(?<![\w.,])(?<!\d[ '’\u00a0\u202f]){_AMOUNT}\s?{_CURRENCY}",
+    rf"({_CURRENCY})\s?{_AMOUNT}(?![a-z]|[.,'’]?\d|{_SCALE})"
+    rf"|{_APART}(?<![.,])(?<!\d[ '’\u00a0\u202f]){_AMOUNT}\s?({_CURRENCY})",
     re.IGNORECASE,
 )
 _ARABIC_SIGNS: Final = {ord("٬"): ",", ord("٫"): "."}
@@ -61,6 +79,20 @@ def dates_in(text: str) -> set[MonthDay]:
     return found
 
 
+def is_written(text: str) -> bool:
+    """Returns whether a folded text is a date or a time, and nothing else."""
+    is_date = any(pattern.fullmatch(text) for pattern in (*_DATES, _month_dates()))
+    return is_date or (_TIME.fullmatch(text) is not None and bool(times_in(text)))
+
+
+@cache
+def weekdays() -> dict[str, int]:
+    """Returns the days of the week, 0 is Monday, by their folded names in LOCALES; in Chinese also `周五`."""
+    names = [get_day_names("wide", "format", language) for language in LOCALES]
+    names += [get_day_names("abbreviated", "format", "zh")]
+    return {fold(name): day for each in names for day, name in each.items()}
+
+
 def times_in(text: str) -> set[tuple[int, int]]:
     """Returns the hours and minutes in a text, of 24 hours: `5 pm` is 17:00."""
     found = _TIME.finditer(text)
@@ -84,8 +116,29 @@ def numbers_in(text: str) -> set[float]:
 
 def money_in(text: str) -> set[float]:
     """Returns the amounts that have a currency."""
-    text = text.translate(_ARABIC_SIGNS)
-    return {amount for match in _MONEY.finditer(text) for amount in _amount(match[1] or match[2])}
+    return {amount for amount, _ in prices_in(text)}
+
+
+def with_plain_prices(text: str, shown: Callable[[float, str], bool]) -> str:
+    """Returns the text with each price that is `shown` as a number alone, and OTHER behind one that is not."""
+
+    def plain(price: re.Match[str]) -> str:
+        code = _code(price[1] or price[4])
+        amounts = _amount(price[2] or price[3])
+        said = (f"{each:g}" if shown(each, code) else f"{each:g} {OTHER}" for each in amounts)
+        return f" {next(said, price[0])} "
+
+    return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS))
+
+
+def prices_in(text: str) -> set[tuple[float, str]]:
+    """Returns the amounts that have a currency, with its code in ISO 4217; none if it may be of several countries."""
+    found = _MONEY.finditer(text.translate(_ARABIC_SIGNS))
+    return {(amount, _code(each[1] or each[4])) for each in found for amount in _amount(each[2] or each[3])}
+
+
+def _code(written: str) -> str:
+    return next(code for code, forms in _CURRENCIES.items() if re.fullmatch(forms, written, re.IGNORECASE))
 
 
 def _amount(written: str) -> Iterator[float]:

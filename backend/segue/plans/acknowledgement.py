@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from segue.domain.session import Strength, Verdict
@@ -25,7 +26,7 @@ from segue.language.lexicon import (
     words_of_kinds,
 )
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
-from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside
+from segue.plans.asked_words import BESIDE, Question, as_asked, is_value, joined, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply
@@ -93,6 +94,7 @@ class Acknowledgement:
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     """Returns how a message answers a question. Never raises; a message too long to be an answer is `none`."""
+    text = as_asked(text, question) if question and len(text) <= LONGEST_MESSAGE else text
     own = own_words(text)
     utterance = parse_own_words(own[:LONGEST_MESSAGE])
     if len(own) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:
@@ -294,6 +296,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
         found.add("accept")  # `sounds perfect`
     if "why_not" in found:
         found.add("yes")
+    if not {("copula", each) for each in APPROVALS}.isdisjoint(pairwise(kinds)):
+        found.discard("copula")  # `yes, 120 is right` is more than a fact
     if found & REPEATED:
         found.discard("addition")  # `yes, and cancel it`
     if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
