@@ -269,6 +269,7 @@ async def test_a_call_that_may_have_taken_effect_is_made_again_only_after_a_yes(
         body = {"message": "thanks. What time is it?", "stream": True}
         asked = (await client.http.post(f"/sessions/{session}/chat", json=body)).text
         assert asked.count("TOOL_CALL_START") == 1  # none that is held is shown while it is written
+        assert "note: it is unknown whether this took effect" in asked
         assert ((await client.get(f"/sessions/{session}/plan"))["status"], taken) == ("waiting", ["x", "x", "y"])
         provider.will(says("Noted."))
         assert (await client.chat(session, "yes"))["plan"]["status"] == "completed"

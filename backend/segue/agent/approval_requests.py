@@ -20,6 +20,7 @@ from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, pag
 from segue.domain.session import RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, Tool, definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
+from segue.language.shown_call import plain, translate
 from segue.models.reply import Reply, opaque_parts
 from segue.plans import store
 from segue.plans.asked_words import offer_in
@@ -178,6 +179,10 @@ async def question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
     language, references = language_of(turn.state), (*turn.references, *turn.state["earlier_results"])
     about = plan_messages.known_thing
     known = {step.id: await about(turn, step, references, language) for step in stored.plan.waiting_steps}
+    for step in stored.plan.waiting_steps:
+        if call_key(request_of(step)) in turn.in_doubt:
+            doubt = translate("call_unknown", language, description=plain(step.tool or ""))
+            known[step.id] = "\n\n".join(filter(None, (known[step.id], doubt)))
     results = {each.tool_call_id: each.tool_name for each in references}
     return plan_messages.ask(stored, language, known=known, results=results, **shown)
 
