@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,11 +32,12 @@ from segue.tools.builtin.builtin_tools import builtin_tools
 from segue.tools.catalog import ToolCatalog
 from segue.tools.tool_states import GlobalToolState
 from segue.turns.jobs.learn_facts import cancel_extraction
+from segue.users.usage import Payer
 
 NO_STORE = cast("Any", None)  # choosing reads and writes none
 
 
-async def no_embeddings(texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:  # noqa: ARG001 (the protocol's)
+async def no_embeddings(texts: Sequence[str], *, payer: Payer | None, urgent: bool = False) -> Embeddings | None:  # noqa: ARG001 (the protocol's)
     return None
 
 
@@ -59,7 +61,7 @@ class Measurement:
         self.seconds: list[float] = []
         self._tools = tools
         self._definitions = definitions
-        self._search = ToolSearch(no_embeddings)
+        self._rank = partial(ToolSearch(no_embeddings).rank, payer=("", ""))
         self._settings = settings
         self._tokens = ToolTokens(estimate)
 
@@ -76,7 +78,7 @@ class Measurement:
             guard = ToolGuard(
                 self._tools, TurnKey("ses", f"turn_{seq}", seq), {}, holds={}, agent=Agent(), who=("", (), "")
             )
-            chooser = ToolChooser(self._search, guard, self._settings, self._tokens, stored=stored, seq=seq, save=save)
+            chooser = ToolChooser(self._rank, guard, self._settings, self._tokens, stored=stored, seq=seq, save=save)
             started = time.perf_counter()
             await chooser.choose(ToolNeeds(turn["user"], tuple(said), turns=range(seq + 1)))
             self.seconds.append(time.perf_counter() - started)

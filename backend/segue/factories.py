@@ -30,7 +30,6 @@ from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
 from segue.domain.recording import RecordedSettings
-from segue.domain.session import Memory
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, TurnEnded
 from segue.domain.tool import Tool
 from segue.events.event_log import EventLog
@@ -44,7 +43,7 @@ from segue.memory.history_window import counter_for, estimate
 from segue.memory.long_term import LongTermMemory
 from segue.memory.session_search import search_said
 from segue.models.chat_model import ChatModel
-from segue.models.open_models import ChatModels, provider_options
+from segue.models.open_models import ChatModels, openai_embedder
 from segue.models.reply import ProviderModel
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tls_context
@@ -125,7 +124,13 @@ async def start(
     def tools_for(user: str, groups: Collection[str]) -> Mapping[str, Tool]:
         return availability.tools_for(user, groups)
 
-    long_term = await _long_term_memory(stack, settings, database, events, files)
+    long_term = LongTermMemory(
+        database,
+        await enter(openai_embedder(settings, books, observe, files)),
+        lambda owner, fact: events.tell(owner, fact_noted(fact)),
+        budget=settings.fact_token_budget,
+        stop_learning=cancel_extraction,
+    )
     native = native_tools(tools, disabled=settings.disabled_tools)
     mcp = await _mcp_servers(stack, settings, database, clock, files, taken=[tool.spec.name for tool in native])
     promised = Promised(database, settings, long_term.says)
@@ -263,21 +268,6 @@ def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsI
         raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
     groups = {group: Limits(cost_per_day=cap) for group, cap in settings.limit_groups.items()}
     return Books(database, clock, limits.of, limits.total, groups)
-
-
-async def _long_term_memory(
-    stack: AsyncExitStack, settings: Settings, database: Database, events: EventLog, files: SecretFiles
-) -> LongTermMemory:
-    def noted(owner: str, fact: Memory) -> None:
-        events.tell(owner, fact_noted(fact))
-
-    embedder = None
-    if settings.embedding_model is not None:
-        from segue.models.open_models import openai_embedder  # noqa: PLC0415 (openai is not needed offline)
-
-        options = provider_options(settings, f"openai:{settings.embedding_model}", files)
-        embedder = await stack.enter_async_context(openai_embedder(options))
-    return LongTermMemory(database, embedder, noted, budget=settings.fact_token_budget, stop_learning=cancel_extraction)
 
 
 async def _mcp_servers(

@@ -15,6 +15,7 @@ from segue.config import Settings
 from segue.domain.tool import ToolSpec
 from segue.memory.history_window import estimate
 from segue.memory.long_term import Embeddings
+from segue.users.usage import Payer
 from tests.support.logs import until
 from tests.support.mcp_peer import Peer, listening, said
 from tests.support.plans import planned
@@ -266,16 +267,20 @@ async def test_what_no_longer_fits_is_found_and_called_all_the_same(many: Settin
 async def test_tools_are_found_by_meaning_once_they_are_embedded() -> None:
     specs = [ToolSpec(name, text, {}) for name, text in OWN.items()]
 
-    async def embed(texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:  # noqa: ARG001
+    paid: list[str] = []
+
+    async def embed(texts: Sequence[str], *, payer: Payer | None, urgent: bool = False) -> Embeddings | None:  # noqa: ARG001
+        paid.extend(texts if payer else ())
         return [[1.0, 0.0] if "forecast" in text or "umbrella" in text else [0.1, 1.0] for text in texts]
 
     search = ToolSearch(embed)
 
     async def found() -> list[str]:
-        return await search.rank(specs, "Do I need an umbrella?")
+        return await search.rank(specs, "Do I need an umbrella?", payer=("ada", "ses"))
 
     assert await found() == []
     assert (await until(found))[0] == "weather_in"
+    assert set(paid) == {"Do I need an umbrella?"}
     await search.close()
 
 

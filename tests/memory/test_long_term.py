@@ -18,13 +18,15 @@ from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import NewFact
 from segue.memory import fact_store
-from segue.memory.long_term import LongTermMemory
-from segue.models.open_models import openai_embedder, provider_options
+from segue.memory.long_term import EMBEDDED_AT_ONCE, LongTermMemory
+from segue.models.open_models import openai_embedder
 from segue.turns.jobs.learn_facts import cancel_extraction
+from segue.users.limits import NO_LIMITS, Limits
+from segue.users.usage import Books
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking
 from tests.support.patience import PATIENCE_S
-from tests.support.provider import GZIP, Provider, fails, fence_after, packed, raw, says
+from tests.support.provider import EMBEDDED_TOKENS, GZIP, Provider, fails, fence_after, packed, raw, says
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into, named, plain
 from tests.support.sweeps import first
@@ -224,17 +226,20 @@ async def test_a_fact_gives_way_to_one_that_says_all_of_it_and_not_to_one_that_i
 
 
 @asynccontextmanager
-async def remembering(settings: Settings) -> AsyncIterator[tuple[LongTermMemory, Callable[..., Awaitable[None]]]]:
-    """A memory that embeds when it is told to, and what adds facts to it."""
+async def remembering(
+    settings: Settings, **limits: Limits
+) -> AsyncIterator[tuple[LongTermMemory, Callable[..., Awaitable[None]]]]:
+    """A memory that embeds when it is told to, and what adds facts to it. Some owners have `limits`."""
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
 
-    async def add(*contents: str) -> None:
+    async def add(*contents: str, owner: str = LOCAL_USER) -> None:
         async with database.transaction() as connection:
             for content in contents:
-                await fact_store.add_fact(connection, LOCAL_USER, NewFact(content, "fact"), now=utc_now())
+                await fact_store.add_fact(connection, owner, NewFact(content, "fact"), now=utc_now())
 
-    async with openai_embedder(provider_options(settings, "openai:embedder")) as embedder:
+    books = Books(database, utc_now, lambda owner: limits.get(owner, NO_LIMITS))
+    async with openai_embedder(embedding(settings), books, lambda _: None) as embedder:
         yield LongTermMemory(database, embedder, stop_learning=cancel_extraction), add
     await database.close()
 
@@ -265,6 +270,24 @@ async def test_facts_told_after_a_while_without_any_are_embedded_together(
         assert [await memory.embed_missing() for _ in range(3)] == [0, 0, 0]
         await add(*NOISE)
         assert await memory.embed_missing() == len(NOISE)
+
+
+async def test_each_owner_pays_for_the_facts_that_are_embedded_and_those_of_one_at_a_cap_wait_for_themselves_alone(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.embedding = by_meaning
+    async with remembering(settings, abe=Limits(tokens_per_day=1)) as (memory, add):
+        await add(*(f"This is {number} of many" for number in range(EMBEDDED_AT_ONCE)), "I own a boat", owner="abe")
+        await add("I sail", "I eat fish", owner="ada")
+        await add("I work", owner="bob")
+        rounds = 0
+        while len(provider.embedded) < 3:
+            await memory.embed_missing()
+            assert (rounds := rounds + 1) < 50  # they are drawn by lot
+        [found] = await memory.search("abe", "Where is my boat?", now=utc_now(), limit=1)
+    assert (sorted(provider.embedded), found.content) == (["I eat fish", "I sail", "I work"], "I own a boat")
+    paid = await stores.database.fetch("SELECT owner, sum(input_tokens)::int FROM usage GROUP BY owner ORDER BY owner")
+    assert [tuple(row) for row in paid] == [("ada", 2 * EMBEDDED_TOKENS), ("bob", EMBEDDED_TOKENS)]
 
 
 OUTAGES: dict[str, Response | list[float]] = {

@@ -5,6 +5,9 @@ PRICES = """
 input = 0.25
 cached_input = 0.025
 output = 2
+[embedder]
+input = 0.02
+output = 0
 ["dear-*"]
 input = 1000
 cache_write = 1000

@@ -170,6 +170,9 @@ def _completion(message: dict[str, Any], finish_reason: str | None) -> Response:
     )
 
 
+EMBEDDED_TOKENS = 4  # that it counts for a text
+
+
 @dataclass(slots=True)
 class Provider:
     """`requests` are the bodies it was sent, in order, and `headers` those of all requests; `summaries` the bodies that
@@ -294,9 +297,8 @@ class Provider:
         if refused := [vector for vector in vectors if isinstance(vector, Response)]:
             return refused[0]
         data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
-        return raw(
-            {"object": "list", "model": "embedder", "data": data, "usage": {"prompt_tokens": 1, "total_tokens": 1}}
-        )
+        usage = {"prompt_tokens": EMBEDDED_TOKENS * len(texts), "total_tokens": EMBEDDED_TOKENS * len(texts)}
+        return raw({"object": "list", "model": "embedder", "data": data, "usage": usage})
 
 
 def _said(body: dict[str, Any]) -> list[str]:

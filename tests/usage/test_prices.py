@@ -2,9 +2,11 @@
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from segue.config import Settings
 from segue.domain.identity import Charge
 from segue.users.prices import Tariff, read_prices
 from tests.support.commands import segue
@@ -70,6 +72,17 @@ def test_a_file_that_is_wrong_is_refused_in_a_sentence_that_names_the_key(tmp_pa
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=what.replace(".", r"\.")):
         read_prices(tmp_path / name)
+
+
+def test_a_cap_of_cost_needs_a_price_of_the_model_that_embeds(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text("[scripted]\ninput = 1\noutput = 1")
+    named: dict[str, Any] = {
+        "llm_model": "scripted",
+        "openai_base_url": "http://127.0.0.1:1/v1",
+        "embedding_model": "embedder",
+    }
+    with pytest.raises(ValueError, match="LIMIT_COST_PER_DAY needs a price of embedder"):
+        Settings(_env_file=None, prices_file=tmp_path / "prices.toml", limit_cost_per_day=Decimal(5), **named)
 
 
 @pytest.mark.parametrize("text", ["[m]\ninput = 1\nout = 1", None, "[m]\ninput = 1\noutput = 1"])

@@ -21,12 +21,12 @@ from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
 from segue.users.limits import Limits
 from segue.users.usage import Account, Books, book, note_groups
-from tests.support.facts import all_taken_in, fact, notes
+from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
 from tests.support.metrics import scraped
 from tests.support.plans import Frozen
-from tests.support.provider import Provider, calls, completion, delta, fails, raw, says, sse
+from tests.support.provider import EMBEDDED_TOKENS, Provider, calls, completion, delta, fails, raw, says, sse
 from tests.support.proxy import Proxy, proxied
 from tests.support.service import Client, running
 from tests.support.stores import looking_into, socket_of
@@ -252,6 +252,53 @@ async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings
         await stores.until("SELECT summary_due_at IS NULL AND summary_seq > 0 FROM sessions")
         [mine] = await used(client, group="session")
     assert (mine["key"], mine["llm_calls"]) == (session, len(provider.requests) + len(provider.summaries))
+
+
+async def test_what_is_embedded_is_charged_as_a_model_of_its_own_in_the_session_it_was_for(
+    settings: Settings, provider: Provider
+) -> None:
+    async def vector(_: str) -> Response | list[float]:
+        return [1.0, 0.5]
+
+    provider.embedding = vector
+    provider.will(calls(("search_memory", {"query": "boats"})), says("You sail."))
+    small = {"embedding_model": "embedder", "fact_token_budget": 50, "turn_lease_s": 1.0}
+    async with running(settings.model_copy(update=small)) as client, looking_into(settings) as stores:
+        for number in range(5):
+            await tell(client, f"I have sailed around the island number {number}")
+        await stores.until("SELECT count(*) = 0 FROM memories WHERE embedding IS NULL")
+        session = await client.new_session()
+        answer = await client.chat(session, "Where do I sail?")
+        assert len(await known(client, query="boats")) == 5
+        by_model = {item["key"]: item for item in await used(client, group="model")}
+        by_session = {item["key"]: item for item in await used(client, group="session")}
+        scrape = await scraped(client)
+    assert len(provider.embedded) == 5 + 2 + 1  # facts, the turn's message and its search, the user's
+    spent = by_model["embedder"]
+    assert (spent["input_tokens"], spent["output_tokens"], spent["estimated"]) == (8 * EMBEDDED_TOKENS, 0, False)
+    assert (spent["cost"], spent["cost_complete"]) == (pytest.approx(8 * EMBEDDED_TOKENS * 0.02e-6), True)
+    assert by_session[session]["input_tokens"] == answer["usage"]["input_tokens"] + 2 * EMBEDDED_TOKENS
+    assert scrape("segue_model_tokens_total", direction="input", model="embedder", agent="") == 8 * EMBEDDED_TOKENS
+
+
+@pytest.mark.parametrize("outage", ["no answer in time", "no count"])
+async def test_what_was_embedded_and_not_counted_is_estimated(
+    outage: str, settings: Settings, provider: Provider
+) -> None:
+    never = asyncio.Event()
+
+    async def vector(_: str) -> Response | list[float]:
+        if outage == "no answer in time":
+            await never.wait()
+        return raw({"data": [{"index": 0, "embedding": [1.0, 0.5]}], "usage": None})
+
+    provider.embedding = vector
+    async with running(settings.model_copy(update={"embedding_model": "embedder"})) as client:
+        await client.new_session()
+        assert await known(client, query="boats") == []
+        [spent] = await used(client, group="model")
+        never.set()
+    assert (spent["key"], spent["estimated"], spent["input_tokens"] > 0) == ("embedder", True, True)
 
 
 @pytest.mark.sweep

@@ -31,6 +31,7 @@ from segue.plans.asked_words import english_words, tool_words
 from segue.tools.availability import ToolGuard
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked
+from segue.users.usage import Payer
 from segue.watch import end_tasks
 
 IN_NAME, IN_TEXT, IN_ARGUMENT, IN_ARGUMENT_TEXT = 3.0, 1.0, 0.5, 0.25
@@ -132,9 +133,11 @@ def _stems(words: Iterable[str]) -> list[str]:
 
 
 class Embed(Protocol):
-    """Returns a vector for each text; None if no embedder is configured or it does not answer."""
+    """Returns a vector for each text; None if no embedder is configured or it does not answer. `payer` is charged."""
 
-    def __call__(self, texts: Sequence[str], *, urgent: bool = False) -> Awaitable[Embeddings | None]: ...
+    def __call__(
+        self, texts: Sequence[str], *, payer: Payer | None, urgent: bool = False
+    ) -> Awaitable[Embeddings | None]: ...
 
 
 class ToolSearch:
@@ -146,10 +149,12 @@ class ToolSearch:
         self._vectors: dict[str, array[float]] = {}
         self._embedding: asyncio.Task[None] | None = None
 
-    async def rank(self, specs: Sequence[ToolSpec], text: str) -> list[str]:
-        """Returns names of tools, best first. A tool that has nothing to do with the text may be missing."""
+    async def rank(self, specs: Sequence[ToolSpec], text: str, *, payer: Payer) -> list[str]:
+        """Returns names of tools, best first. A tool that has nothing to do with the text may be missing. The text is
+        paid for, not the tools: they are the service's, and embedded once.
+        """
         by_words = await asyncio.to_thread(self._by_words, specs, text)
-        asked = await self._embed([text[:MAX_EMBEDDED_CHARS]], urgent=True) if text.strip() else None
+        asked = await self._embed([text[:MAX_EMBEDDED_CHARS]], payer=payer, urgent=True) if text.strip() else None
         if asked is None:
             return by_words
         vectors = {spec.name: vector for spec in specs if (vector := self._vectors.get(_embedded_text(spec)))}
@@ -174,7 +179,7 @@ class ToolSearch:
         texts = [text for text in dict.fromkeys(map(_embedded_text, specs)) if text not in self._vectors]
         for start in range(0, len(texts), EMBEDDED_AT_ONCE):
             batch = texts[start : start + EMBEDDED_AT_ONCE]
-            if (found := await self._embed(batch)) is None:
+            if (found := await self._embed(batch, payer=None)) is None:
                 return
             self._vectors.update({text: array("f", vector) for text, vector in zip(batch, found, strict=True)})
 
@@ -243,7 +248,7 @@ class ToolChooser:
 
     def __init__(
         self,
-        search: ToolSearch,
+        rank: Callable[[Sequence[ToolSpec], str], Awaitable[list[str]]],
         guard: ToolGuard,
         settings: AgentSettings,
         tokens: CountToolTokens,
@@ -252,7 +257,7 @@ class ToolChooser:
         seq: int,
         save: Callable[[ToolChoice], Awaitable[None]],
     ) -> None:
-        self._search = search
+        self._rank = rank
         self._guard = guard
         self._most, self._budget = settings.llm_max_tools, settings.context_token_budget
         self._tokens = tokens
@@ -325,7 +330,7 @@ class ToolChooser:
         """Returns the names of tools that may be offered, best first."""
         # Those of the client's page are in every request of the turn, and no index keeps what a client writes.
         specs = [tool.spec for tool in tools.values() if tool.spec.source not in (_BUILTIN, PAGE)]
-        ranked = await self._search.rank(specs, text)
+        ranked = await self._rank(specs, text)
         return [name for name in ranked if not is_blocked(self._guard.state(tools[name].spec))]
 
     def _counted(self, specs: Iterable[ToolSpec]) -> int:

@@ -248,16 +248,19 @@ async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequenc
 
 async def facts_without_embedding(
     connection: AsyncConnection, model: str, *, limit: int, is_any: bool
-) -> list[tuple[str, str]]:
-    """Returns ids and contents of current facts of all owners whose embedding is missing or of another model. With
-    `is_any` they are drawn by lot: one that the endpoint does not take is not always among them.
+) -> dict[str, list[tuple[str, str]]]:
+    """Returns ids and contents of current facts whose embedding is missing or of another model, by owner. With `is_any`
+    they are drawn by lot: one that the endpoint does not take is not always among them.
     """
     of_another = (  # `!=` would not use the index
         memories.c.embedding_model.is_(None), memories.c.embedding_model < model, memories.c.embedding_model > model
     )  # fmt: skip
-    lacking = sa.select(memories.c.id, memories.c.content).where(_IS_CURRENT, sa.or_(*of_another))
+    lacking = sa.select(memories.c.owner, memories.c.id, memories.c.content).where(_IS_CURRENT, sa.or_(*of_another))
     statement = (lacking.order_by(sa.func.random()) if is_any else lacking).limit(limit)
-    return [(row.id, row.content) for row in await connection.execute(statement)]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in await connection.execute(statement):
+        found.setdefault(row.owner, []).append((row.id, row.content))
+    return found
 
 
 async def set_embeddings(

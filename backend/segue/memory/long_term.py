@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.domain.errors import AppError
 from segue.domain.ids import local_time
 from segue.domain.session import Memory, MemoryKind, Message, NewFact
 from segue.language.lexicon import Phrase
@@ -17,6 +18,7 @@ from segue.log import log
 from segue.memory import fact_cues, fact_store
 from segue.memory.history import recent_user_messages, said_by_user
 from segue.memory.history_window import estimate
+from segue.users.usage import Payer
 
 LEAST_TOKENS = 15  # of a fact in a prompt: its date and kind
 MESSAGES_THAT_ASK = 2  # of the user: the last one may say yes to the question of what to forget
@@ -31,11 +33,13 @@ Ranked = TypeVar("Ranked", Memory, str)
 
 
 class Embedder(Protocol):
-    """`embed` returns a vector for each text, or None if the endpoint fails or takes too long."""
+    """`embed` returns a vector for each text, or None if the endpoint fails or takes too long. Raises AppError if a cap
+    of who pays leaves no room.
+    """
 
     model: str
 
-    async def embed(self, texts: Sequence[str], *, urgent: bool) -> Embeddings | None: ...
+    async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool) -> Embeddings | None: ...
 
 
 class LongTermMemory:
@@ -57,8 +61,9 @@ class LongTermMemory:
         self._stop_learning = stop_learning
         self._has_vectors: bool | None = None
         self._at_once = EMBEDDED_AT_ONCE
+        self._is_any = False  # whether the next facts to embed are drawn by lot
 
-    async def given(self, owner: str, message: str, *, now: datetime) -> list[Memory]:
+    async def given(self, owner: str, message: str, *, now: datetime, session_id: str) -> list[Memory]:
         """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:
         what is about health and safety, what the message is about, what may always be of use, the newest.
         """
@@ -66,7 +71,7 @@ class LongTermMemory:
         known = await self._database.read(fact_store.oldest_facts, owner, limit=most + 1)
         if len(known) <= most and sum(map(_tokens, known)) <= self._budget:
             return known
-        about = await self.recall(owner, message, now=now, limit=most)
+        about = await self.recall(owner, message, now=now, session_id=session_id, limit=most)
         async with self._database.read_only() as connection:
             health = fact_cues.FACT_WORDS.now.health
             vital, _ = await fact_store.find_facts(connection, owner, health, limit=most, now=now)
@@ -78,14 +83,16 @@ class LongTermMemory:
                 fitting.append(fact)
         return sorted(fitting, key=lambda fact: fact.id)
 
-    async def recall(self, owner: str, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
+    async def recall(
+        self, owner: str, message: str, *, now: datetime, session_id: str, limit: int = MOST_RECALLED
+    ) -> list[Memory]:
         """Returns the facts that a message is about, best first, then those that may always be of use."""
-        about, useful = await self._find(owner, message, limit=limit, nearest=NEAREST_RECALLED, now=now)
+        about, useful = await self._find((owner, session_id), message, limit=limit, nearest=NEAREST_RECALLED, now=now)
         return [*about, *useful][:limit]
 
-    async def search(self, owner: str, query: str, *, now: datetime, limit: int) -> list[Memory]:
+    async def search(self, owner: str, query: str, *, now: datetime, limit: int, session_id: str = "") -> list[Memory]:
         """Returns the facts that a query is about, best first."""
-        about, _ = await self._find(owner, query, limit=limit, nearest=10, now=now)
+        about, _ = await self._find((owner, session_id), query, limit=limit, nearest=10, now=now)
         return about[:limit]
 
     async def remember(
@@ -98,7 +105,7 @@ class LongTermMemory:
         said = await self._said(owner, session_id)
         source, leans_on = _message_that_says(content, said, time_zone), None
         if source is None:
-            known = await self.recall(owner, content, now=now)
+            known = await self.recall(owner, content, now=now, session_id=session_id)
             saying = ((_message_that_says(content, said, time_zone, fact.content), fact) for fact in known)
             source, leans_on = next(((message, fact) for message, fact in saying if message), (None, None))
         if source is None:
@@ -125,11 +132,17 @@ class LongTermMemory:
             await self._stop_learning(connection, owner, session_id)  # from what was said before
             return await fact_store.delete_facts_that_say(connection, owner, contents)
 
-    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Embeddings | None:
-        """Returns None if no embedder is configured, Postgres has no pgvector, or the endpoint does not answer."""
+    async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool = False) -> Embeddings | None:
+        """Returns None if no embedder is configured, Postgres has no pgvector, the endpoint does not answer, or a cap
+        leaves no room. Without a payer it is for the service, which has no account.
+        """
         if self._embedder is None or not texts or not await self._vectors_work():
             return None
-        return await self._embedder.embed(texts, urgent=urgent)
+        try:
+            return await self._embedder.embed(texts, payer=payer, urgent=urgent)
+        except AppError as error:
+            log.warning("embedding_not_asked", code=error.code, reason=error.detail, texts=len(texts))
+            return None
 
     async def store(
         self,
@@ -156,29 +169,39 @@ class LongTermMemory:
         return memory
 
     async def embed_missing(self) -> int:
-        """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE."""
+        """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE.
+        Each owner pays for theirs; those of one who is at a cap wait.
+        """
         if self._embedder is None or not await self._vectors_work():
             return 0
-        model = self._embedder.model
-        limit, is_any = self._at_once, self._at_once < EMBEDDED_AT_ONCE
-        lacking = await self._database.read(fact_store.facts_without_embedding, model, limit=limit, is_any=is_any)
-        embeddings = await self.embed([content for _, content in lacking])
-        if embeddings is None:
-            self._at_once = max(self._at_once // 2, 1) if lacking else EMBEDDED_AT_ONCE
-            return 0
-        self._at_once = min(self._at_once * 2, EMBEDDED_AT_ONCE)
-        found = [(*fact, embedding) for fact, embedding in zip(lacking, embeddings, strict=True)]
-        await self._database.transact(fact_store.set_embeddings, model, found)
+        model, missing = self._embedder.model, fact_store.facts_without_embedding
+        lacking = await self._database.read(missing, model, limit=self._at_once, is_any=self._is_any)
+        found: list[tuple[str, str, Sequence[float]]] = []
+        has_failed, self._is_any = False, False
+        for owner, facts in lacking.items():
+            try:
+                texts = [content for _, content in facts]
+                embeddings = await self._embedder.embed(texts, payer=(owner, ""), urgent=False)
+            except AppError:
+                self._is_any = True
+                continue
+            has_failed = has_failed or embeddings is None
+            found += [(*fact, embedding) for fact, embedding in zip(facts, embeddings or (), strict=False)]
+        self._at_once = max(self._at_once // 2, 1) if has_failed else min(self._at_once * 2, EMBEDDED_AT_ONCE)
+        self._is_any = self._is_any or self._at_once < EMBEDDED_AT_ONCE
+        if found:
+            await self._database.transact(fact_store.set_embeddings, model, found)
         return len(found)
 
     async def _find(
-        self, owner: str, text: str, *, limit: int, nearest: int, now: datetime
+        self, payer: Payer, text: str, *, limit: int, nearest: int, now: datetime
     ) -> tuple[list[Memory], list[Memory]]:
         """Returns the facts that a text is about, best first, and others that may always be of use. Searches by words,
         and by meaning if that works. Holds no connection while it waits for the embedding.
         """
-        embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], urgent=True)
+        embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], payer=payer, urgent=True)
         near: list[tuple[Memory, float]] = []
+        owner, _ = payer
         async with self._database.read_only() as connection:
             words = fact_cues.search_words(text)
             found, useful = await fact_store.find_facts(connection, owner, words, limit=limit, now=now)

@@ -76,7 +76,8 @@ class ModelSettings(UserSettings):
     @model_validator(mode="after")
     def _prices_are_known(self) -> Self:
         prices = read_prices(self.prices_file)
-        for _, name in self.named_models if self.model_configured else ():
+        named = [name for _, name in self.named_models if self.model_configured]
+        for name in (*named, *filter(None, [self.embedding_model])):
             if self.cost_cap and prices.of(name) is None:
                 raise ValueError(f"{self.cost_cap} needs a price of {name} in the file PRICES_FILE")
         return self

@@ -128,7 +128,8 @@ def tools_of_turn(
         page=page_tools(claim.request.options.page_tools) if claim.request.options.page_tools else {},
         is_summarised=claim.summary is not None,
     )
-    tool_chooser = partial(ToolChooser, deps.tool_search, guard, deps.settings, deps.tool_tokens)
+    rank = partial(deps.tool_search.rank, payer=(claim.owner, claim.key.session_id))
+    tool_chooser = partial(ToolChooser, rank, guard, deps.settings, deps.tool_tokens)
     return guard, tool_chooser(stored=claim.tool_choice, seq=claim.key.turn_seq, save=save)
 
 

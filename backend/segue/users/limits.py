@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.models import OPEN_TURNS, reservations, sessions, turns, usage, user_groups, user_limits
+from segue.db.models import OPEN_TURNS, memories, reservations, sessions, turns, usage, user_groups, user_limits
 from segue.db.outages import OutageLog
 from segue.db.rows import OWNER_LOCK
 from segue.domain.errors import AppError
@@ -155,6 +155,11 @@ def finite(cost: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.case((cost < sa.literal_column("'Infinity'::numeric"), cost))
 
 
+def is_known(owner: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether an owner has sessions or facts: an erased user stays erased."""
+    return sa.or_(*(sa.exists().where(table.c.owner == owner) for table in (sessions, memories)))
+
+
 def _standing(counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] | None = None) -> sa.Select[Any]:
     """Returns what was spent and is held on a day, by the owners that count or by all, and whether it fits."""
     tokens, cost = sa.bindparam("more_tokens", type_=sa.BigInteger), sa.bindparam("more_cost", type_=sa.Numeric)
@@ -193,9 +198,8 @@ def _reserve() -> sa.Select[Any]:
         "until": sa.func.now() + sa.bindparam("lasts", type_=sa.Interval),
     }
     turn = sa.select(turns.c.id).where(turns.c.id == _HOLDER).with_for_update(read=True, key_share=True).cte("turn")
-    is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
     is_job = sa.bindparam("at_epoch") < 0
-    is_there = sa.or_(sa.bindparam("at_epoch") == 0, is_job & is_known, sa.select(turn.c.id).exists())
+    is_there = sa.or_(sa.bindparam("at_epoch") == 0, is_job & is_known(owner), sa.select(turn.c.id).exists())
     made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits, is_there))
     changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
     keys = [reservations.c.holder, reservations.c.epoch]

@@ -34,6 +34,7 @@ from segue.users.limits import NO_LIMITS, Limits, Reservation, Standing, finite
 
 Group = Literal["day", "model", "session", "user", "agent", "group"]
 ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
+Payer = tuple[str, str]  # an owner, and a session of theirs; empty for what belongs to none
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 BATCH: Final = 500
@@ -111,10 +112,7 @@ def _book() -> sa.Select[Any]:
     # The lock keeps the session until the commit, so that erasing its owner finds the row.
     kept = sa.select(sessions.c.id).where(sessions.c.id == sa.bindparam("charged_session"))
     session = kept.with_for_update(read=True, key_share=True).cte("kept")
-    is_known = sa.or_(  # an erased user stays erased
-        sa.select(sessions.c.id).where(sessions.c.owner == _OWNER).exists(),
-        sa.select(reservations.c.holder).where(reservations.c.owner == _OWNER).exists(),
-    )
+    is_known = sa.or_(limits.is_known(_OWNER), sa.exists().where(reservations.c.owner == _OWNER))
     holder, under = sa.bindparam("held_by", type_=sa.Text), sa.bindparam("under", type_=sa.Integer)
     # What stored an answer has booked its charges too, perhaps unheard.
     is_answered = (turns.c.id == holder, turns.c.epoch == under, turns.c.status == "completed")

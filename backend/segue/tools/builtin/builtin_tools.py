@@ -5,6 +5,7 @@ Whose memory it is, and the time, come from the context, never from arguments or
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo
 
@@ -56,7 +57,7 @@ class UserFacts(Protocol):
 
     async def forget(self, owner: str, session_id: str, contents: Collection[str]) -> list[str] | None: ...
 
-    async def search(self, owner: str, query: str, *, now: datetime, limit: int) -> list[Memory]: ...
+    async def search(self, owner: str, query: str, *, now: datetime, limit: int, session_id: str) -> list[Memory]: ...
 
 
 class SearchSaid(Protocol):
@@ -124,7 +125,8 @@ def _tools_of_facts(facts: UserFacts) -> tuple[Tool, ...]:
         return {"forgotten": gone, "not_known": len(set(args["facts"])) - len(gone)}
 
     async def search(args: dict[str, Any], context: ToolContext) -> object:
-        found = await facts.search(context.owner, args["query"], now=context.now, limit=MAX_FOUND)
+        asked = partial(facts.search, context.owner, session_id=context.session_id)
+        found = await asked(args["query"], now=context.now, limit=MAX_FOUND)
         dated = [(local_time(fact.created_at, context.time_zone).date().isoformat(), fact) for fact in found]
         return {"facts": [{"date": date, "kind": fact.kind, "fact": fact.content} for date, fact in dated]}
 

@@ -150,13 +150,14 @@ class FactExtraction:
         message = "\n".join(filter(None, map(history.said_by_user, said)))
         said_on = local_time(opening.created_at, job.time_zone).date()
         days = days_meant(message, said_on)
-        known = await self.long_term.recall(job.owner, message, now=self.clock(), limit=10)
-        async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
+        payer = job.owner, job.session_id
+        known = await self.long_term.recall(job.owner, message, now=self.clock(), session_id=job.session_id, limit=10)
+        async with self.books.job(*payer, lasts_s=self.lease_s) as account:
             ask = partial(propose_facts, self.model, message, said_on=said_on, answers=answers, known=known)
             proposed = await ask(account=account) if message else []
         own = [fact for fact in proposed if _is_the_users(fact, known, message, *days.values())]
         facts = [replace(fact, content=with_dates(fact.content, days)) for fact in own]
-        embeddings = await self.long_term.embed([fact.content for fact in facts])
+        embeddings = await self.long_term.embed([fact.content for fact in facts], payer=payer)
         source, now = FactSource(job.session_id, speaks.id), self.clock()
         async with self.database.transaction() as connection:
             # Keeps the session from being deleted until the transaction ends.
