@@ -4,6 +4,7 @@ A summary only grows at its end, so what was kept stays as it is; once it is too
 The wait for a next try grows with each: a failure is not tried at every turn.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,14 @@ MAX_LINE_CHARS = 1000
 CHARS_PER_TOKEN = 8  # more is no text
 MOST_DOUBLINGS = 6
 
+_NO_WORDS = re.compile(r'"[^"\n]*"\s*:|```\w*|\bnull\b')  # in JSON, of which only the values are said
+
 SummaryLines = dict[str, list[str]]  # of a summary, by section; those before its first heading are under ""
+
+
+def says_anything(text: str) -> bool:
+    """Whether a text has words. "{}" and `{"Facts": []}` have none."""
+    return any(map(str.isalnum, _NO_WORDS.sub("", text)))
 
 
 def read_lines(summary: str) -> SummaryLines:

@@ -16,6 +16,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.memory.history_window import estimate
 from segue.memory.summary import DueSummary, carried_on, read_lines, store_summary, written
+from tests.support.logs import awaiting
 from tests.support.plans import Frozen
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, says
 from tests.support.service import Client, Process, running
@@ -216,6 +217,34 @@ async def test_a_section_that_the_condenser_says_nothing_of_stays_as_it_was(
     summary = orjson.loads(fence_after(TEXTS["summary"], provider.messages()[0]["content"]))
     assert any("lines" in given(request) for request in provider.summaries)
     assert (refuses in summary, len(summary.splitlines()) > 20) == (False, True)
+
+
+@pytest.mark.parametrize("nothing", ["{}", '```json\n{\n  "Wishes": [],\n  "Facts": "",\n  "Open": null\n}\n```'])
+async def test_a_summary_that_says_nothing_takes_the_place_of_nothing(
+    nothing: str, settings: Settings, provider: Provider
+) -> None:
+    small = settings.model_copy(update={"summary_token_limit": 500})
+
+    async def condenses_to_nothing(body: dict[str, Any]) -> Response:
+        told = orjson.loads(body["messages"][-1]["content"])
+        said = [message["user"] for message in told.get("messages", ()) if "user" in message]
+        return says("## Facts\n" + "\n".join(f"- {text}: {BOX}, {BOX}" for text in said) if said else nothing)
+
+    async with running(small) as client, looking_into(settings) as stores:
+        session = await client.new_session()
+        async with awaiting("job_failed") as failed:
+            provider.summary = says(nothing)
+            await talk(client, provider, session, range(1, 11))
+            await failed.wait()
+        assert await stores.database.fetchval("SELECT summary IS NULL AND summary_seq = 0 FROM sessions")
+        provider.summary = condenses_to_nothing
+        await stores.database.execute("UPDATE sessions SET summary_due_at = now()")
+        covered = await summarised(stores, session)
+        await talk(client, provider, session, range(11, 21))
+        await summarised(stores, session, beyond=covered)
+        summary = await stores.database.fetchval("SELECT summary FROM sessions")
+    assert summary.startswith("## Facts\n- question ")
+    assert 400 < estimate(summary) <= 500  # only the oldest lines have gone, as many as must
 
 
 async def test_a_summariser_that_keeps_to_nothing_it_is_told_leaves_the_newest_lines(

@@ -25,6 +25,7 @@ from segue.memory.history_window import SUMMARY_LISTED, CountTokens
 from segue.memory.session_store import DueTitle, claim_title, count_gaps, get_session, give_back_title, store_title
 from segue.memory.short_term import merge_results
 from segue.models.chat_model import ChatModel
+from segue.models.refusals import unavailable
 from segue.models.untrusted import neutralised
 from segue.tools.normalize import clean
 from segue.tools.results import recent_references
@@ -175,20 +176,22 @@ class Summaries:
 
     async def _carried_on(self, summary: str | None, messages: Sequence[object], *, account: Account) -> str:
         """Returns the summary with what these messages add to it; the oldest of it is condensed if it gets too long.
-        Raises AppError if the model cannot be asked.
+        Raises AppError if the model cannot be asked, or says nothing of the messages.
         """
         given = {"summary": summary or "", "messages": messages}
-        added = await self._asked(TEXTS["summariser"], given, account)
+        if not (added := await self._asked(TEXTS["summariser"], given, account)):
+            raise unavailable("The model gave an empty summary.")
         lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
         if self.count(summaries.written(lines)) > self.most_tokens:
             old, new = summaries.parted(lines)
             if told := summaries.written(old):
                 shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
-                old = {name: of and (shorter[name] or of) for name, of in old.items()}  # it may have refused
+                old = {name: of and (shorter.get(name) or of) for name, of in old.items()}  # it may have refused
             lines = {name: [*old[name], *of] for name, of in new.items()}
         return summaries.fitting(lines, self.most_tokens, self.count)
 
     async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
         told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
         text: str = clean(await self.model.complete(instructions, told, account=account))
-        return summaries.read_lines(text[: self.most_tokens * summaries.CHARS_PER_TOKEN])
+        most = self.most_tokens * summaries.CHARS_PER_TOKEN
+        return summaries.read_lines(text[:most]) if summaries.says_anything(text) else {}
