@@ -102,6 +102,22 @@ WINDOWS = {
     "Anthropic": "prompt is too long: 9000 tokens > {} maximum",
     "Gemini": "The input token count (9000) exceeds the maximum number of tokens allowed ({}).",
     "xAI": "This model's maximum prompt length is {} but the request contains 9000 tokens.",
+    "vLLM": "The decoder prompt (length 9000) is longer than the maximum model length of {}.",
+    "TGI": "`inputs` tokens + `max_new_tokens` must be <= {}. Given: 9000 `inputs` tokens and 500 `max_new_tokens`",
+    "Kimi": "Invalid request: Your request exceeded model token limit: {}",
+    "Qwen": "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, {}]",
+}
+# What is said of a conversation that is too long, without the window: a number is something else.
+TOO_LONG = {
+    "MiniMax": (400, "invalid params, context window exceeds limit (2013)"),
+    "Ollama": (400, "prompt too long; exceeded max context length by 4 tokens"),
+    "Zhipu": (400, "Prompt exceeds max length"),
+    "vLLM": (400, "max_tokens must be at least 1, got -123."),
+    "LM Studio": (500, "Context size has been exceeded."),
+    "OpenAI's limit of tokens a minute": (
+        429,
+        "Request too large for gpt-5 on tokens per min (TPM): Limit 3, Requested 5.",
+    ),
 }
 
 
@@ -120,6 +136,18 @@ async def test_the_window_of_a_model_is_learned_as_a_number(model: ChatModel, pr
         assert (await model.reply(asked)).text == "Most of it."
         assert len(provider.refused) == 1, number
         assert 0.8 * size_at_first < size(provider.requests[-1]) < size_at_first
+
+
+@pytest.mark.parametrize(("status", "said"), TOO_LONG.values(), ids=list(TOO_LONG))
+async def test_too_long_a_conversation_is_halved_in_whatever_words_and_a_short_one_stays_whole(
+    model: ChatModel, provider: Provider, status: int, said: str
+) -> None:
+    provider.will(fails(status, body=orjson.dumps({"error": {"message": said}}).decode()), says("One."), says("Two."))
+    assert (await model.reply([SYSTEM, *OLD, *turn(99)])).text == "One."
+    [whole, half] = provider.requests
+    assert 0.3 * size(whole) < size(half) < 0.6 * size(whole)
+    assert (await model.reply([SYSTEM, *OLD[:12], *turn(99)])).text == "Two."
+    assert "It is 0." in orjson.dumps(provider.messages()).decode()
 
 
 async def test_what_a_turn_alone_has_too_much_of_is_cut_and_its_call_stays_with_its_result(
@@ -256,6 +284,9 @@ FILTERED = {
     "an error": fails(400, body='{"error": {"message": "Filtered.", "code": "content_filter", "param": "prompt"}}'),
     "an end": completion({"role": "assistant", "content": ""}, "content_filter"),
     "vague words": fails(400, body='{"error": {"message": "Content Exists Risk"}}'),
+    "words under a key's status": fails(
+        403, body='{"error": {"message": "Your input was flagged for \\"violence\\""}}'
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from segue.models.open_models import provider_options
 from segue.models.providers.endpoint import with_live_key
 from segue.secret_files import LiveKeys, SecretFiles
 from tests.support.logs import awaiting
-from tests.support.provider import Provider, raw, says
+from tests.support.provider import Provider, fails, raw, says
 from tests.support.service import running
 from tests.support.sweeps import first
 
@@ -205,6 +205,19 @@ async def test_an_answer_that_began_before_its_key_was_refused_does_not_bring_th
         assert (await answering)["message"]["content"] == "at last"
         await client.chat(other, "hello")
     assert ring.sent == [KEYS[0], KEYS[1], KEYS[1]]
+
+
+async def test_what_a_filter_refuses_under_the_status_of_a_key_leaves_the_keys_in_use(
+    with_keys: Settings, provider: Provider
+) -> None:
+    flagged = fails(403, body='{"error": {"code": 403, "message": "Your input was flagged for violence"}}')
+    provider.will(flagged, says("hi"))
+    async with running(with_keys) as client:
+        session = await client.new_session()
+        refused = await client.send(session, "flagged")
+        assert (await client.chat(session, "polite"))["message"]["content"] == "hi"
+    assert (refused.status_code, "content filter" in refused.json()["detail"]) == (502, True)
+    assert {headers["authorization"] for headers in provider.headers} == {f"Bearer {KEYS[0]}"}
 
 
 async def test_another_fault_of_the_request_asks_no_other_key(with_keys: Settings, provider: Provider) -> None:

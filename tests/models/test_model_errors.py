@@ -58,6 +58,25 @@ ERRORS = {
     "a bad gateway": (502, None, "Bad gateway", "HTTP 502", True),
     "overloaded": (529, "overloaded_error", "Overloaded", "HTTP 529", True),
 }
+# What is said under a status that means something else, or with a code of the provider's own; and what is told.
+OWN_WORDS = {
+    "Kimi": (429, {"type": "exceeded_current_quota_error", "message": "Your account is suspended."}, "out of quota"),
+    "Zhipu": (429, {"code": "1113", "message": "Insufficient balance or no resource package."}, "out of quota"),
+    "Qwen": (
+        400,
+        {"code": "Arrearage", "message": "Access denied, your account is not in good standing."},
+        "out of quota",
+    ),
+    "Qwen's free tier": (403, {"code": "AllocationQuota.FreeTierOnly", "message": "It is exhausted."}, "out of quota"),
+    "Anthropic": (400, {"message": "You have reached your specified API usage limits."}, "out of quota"),
+    "Qwen's filter": (400, {"code": "data_inspection_failed", "message": "Inappropriate."}, "content filter"),
+    "Anthropic's filter": (400, {"message": "Output blocked by content filtering policy"}, "content filter"),
+    "OpenRouter's filter": (403, {"code": 403, "message": 'Your input was flagged for "violence"'}, "content filter"),
+    "OpenRouter": (404, {"code": 404, "message": "No endpoints found that support tool use."}, "takes no tools"),
+    "OpenRouter's list": (400, {"code": 400, "message": "foo/bar is not a valid model ID"}, "Check LLM_MODEL."),
+    "DeepSeek": (400, {"message": "Model Not Exist"}, "Check LLM_MODEL."),
+    "Gemini": (400, {"message": "API key expired. Please renew the API key."}, "Check OPENAI_API_KEY."),
+}
 WAYS = ["status", "answer", "choice", "stream"]
 
 
@@ -109,6 +128,14 @@ async def test_an_error_is_told_for_what_it_means(
     assert error.extra == ({"provider_code": code} if code else {})
     [line] = [line for line in logs if line["event"] == "model_failed"]
     assert line["reason"] == error.detail
+
+
+@pytest.mark.parametrize(("status", "error", "told"), OWN_WORDS.values(), ids=list(OWN_WORDS))
+async def test_a_providers_own_words_say_more_than_the_status(
+    model: ChatModel, provider: Provider, status: int, error: dict[str, Any], told: str
+) -> None:
+    provider.will(fails(status, body=orjson.dumps({"error": error}).decode()))
+    assert told in (await failure(model)).detail
 
 
 async def test_what_asking_again_may_help_is_asked_again_and_nothing_else(

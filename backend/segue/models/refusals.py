@@ -114,9 +114,9 @@ class Cause:
     elsewhere: bool = True
 
     def fits(self, refusal: ProviderRefusal) -> bool:
-        by_words = refusal.status in BAD_REQUEST and any(word in refusal.message.lower() for word in self.words)
         by_status = refusal.status in self.statuses or f"{refusal.status // 100}xx" in self.statuses
-        return by_status or refusal.code in self.codes or by_words
+        said = refusal.message.lower()
+        return by_status or refusal.code in self.codes or any(word in said for word in self.words)
 
 
 CAUSES: Final = [Cause(name, **row) for name, row in TABLE["cause"].items()]
