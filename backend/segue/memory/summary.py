@@ -129,14 +129,14 @@ async def claim_summary(connection: AsyncConnection, *, lease_s: float) -> DueSu
     """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
     wait = timedelta(seconds=lease_s) * func.power(2, func.least(sessions.c.summary_tries, MOST_DOUBLINGS))
     read = ("owner", "id", "summary", "summary_seq", "summary_until", "time_zone")
-    row = await claim_row(
+    due = await claim_row(
         connection,
         sessions,
         "summary_due_at",
         values={"summary_due_at": func.now() + wait, "summary_tries": sessions.c.summary_tries + 1},
         returning=[sessions.c[name] for name in read],
     )
-    return DueSummary(*row) if row else None
+    return DueSummary(*tuple[Any, ...](due)) if due else None
 
 
 async def give_back_summary(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
