@@ -161,13 +161,14 @@ async def _content(
     tool_tokens = await chooser.choose(_wanted(str(opening.content), stored.messages, stored.known, plan))
     later_tools = chooser.definitions()
     now = local_time(opening.created_at, claim.request.time_zone)  # the same if the turn is run again
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return SessionContent(
         summary=claim.summary,
         references=claim.references,
         now=now,
         facts=facts,
         plan=plan,
-        history=[_with_day(_with_tools(each, later_tools), opening, now) for each in stored.messages],
+        history=[_with_notes(each, later_tools, now, today) for each in stored.messages],
         earlier=stored.beyond_summary,
         inline=inline,
         expired=frozenset(call_id for call_id, size in stored.in_view.items() if size and call_id not in kept),
@@ -195,18 +196,16 @@ def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference],
     return ToolNeeds(message, list(said.values()), used, said.keys())
 
 
-def _with_tools(message: Message, later: Mapping[int, Sequence[object]]) -> Message:
-    """Returns a message with the definitions of the tools that came with it."""
-    definitions = later.get(message.seq) if message.role == "user" else None
-    return replace(message, metadata={**message.metadata, TOOLS_SHOWN: definitions}) if definitions else message
-
-
-def _with_day(message: Message, opening: Message, now: datetime) -> Message:
-    """Returns a message of an earlier turn with when it came, unless that was today: "tomorrow" in it is past."""
-    came_at = message.created_at.astimezone(now.tzinfo)
-    if message.role != "user" or message.turn_id == opening.turn_id or came_at.date() == now.date():
+def _with_notes(message: Message, later: Mapping[int, Sequence[object]], now: datetime, today: datetime) -> Message:
+    """Returns a message of the user's with the definitions of the tools that came with it and, unless it is of today,
+    with when it came: "tomorrow" in it is past.
+    """
+    if message.role != "user":
         return message
-    return replace(message, metadata={**message.metadata, CAME_AT: came_at})
+    more: dict[str, object] = {TOOLS_SHOWN: tools} if (tools := later.get(message.seq)) else {}
+    if message.created_at < today:
+        more[CAME_AT] = message.created_at.astimezone(now.tzinfo)
+    return replace(message, metadata={**message.metadata, **more}) if more else message
 
 
 def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) -> str | None:
