@@ -144,8 +144,7 @@ async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, op
     """
     async with services.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)
-        details = {"key_id": key_id, "user": revoked.owner}
-        await record_act(connection, operator, "revoke_key", details=details)
+        await record_act(connection, operator, "revoke_key", details={"key_id": key_id, "user": revoked.owner})
     keys.forget(key_id)
 
 

@@ -97,8 +97,7 @@ def _fits(wanted: TurnFilter) -> Iterable[ColumnElement[bool]]:
         yield turns.c.status == wanted.status if wanted.status else turns.c.status.in_(OPEN_TURNS)
     if wanted.status == "failed" or wanted.code is not None:
         yield turns.c.error.is_not(None)  # so that it is read from an index of those
-    code = turns.c.error["code"].as_string()
-    yield if_given(code, wanted.code)
+    yield if_given(turns.c.error["code"].as_string(), wanted.code)
     yield if_given(turns.c.session_id, wanted.session_id)
     yield if_given(sessions.c.owner, wanted.owner)
     if wanted.tool is not None:

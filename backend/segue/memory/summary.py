@@ -54,8 +54,7 @@ def written(lines: SummaryLines) -> str:
 def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:
     """Returns a summary with what was added behind it; but what is open is said anew, if any section is."""
     joined = {name: list(dict.fromkeys([*of, *added[name]])) for name, of in summary.items()}
-    has_added = any(added[name] for name in SECTIONS)
-    return {**joined, STATE: added[STATE] if has_added else summary[STATE]}
+    return {**joined, STATE: added[STATE] if any(added[name] for name in SECTIONS) else summary[STATE]}
 
 
 def parted(lines: SummaryLines) -> tuple[SummaryLines, SummaryLines]:

@@ -339,8 +339,7 @@ class ChatModel:
         """Raises the error itself if it is none of a provider's."""
         if not isinstance(error, (refusals.ModelFailure, *refusals.MALFORMED)):
             raise error
-        is_cut = has_begun and isinstance(error, refusals.MALFORMED)
-        known = refusals.NotAnAnswer() if is_cut else error
+        known = refusals.NotAnAnswer() if has_begun and isinstance(error, refusals.MALFORMED) else error
         setting, chance = self.setting, self.chance()
         failure = refusals.failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error

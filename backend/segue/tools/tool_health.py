@@ -148,8 +148,7 @@ def _reason_it_may_run(own: ToolHealth, settings: ToolSettings) -> str | None:
     if own.consecutive_failures > 0:
         counted = f"{own.consecutive_failures} of {settings.tool_failure_threshold} failures in a row that fail it"
         return f"{counted}: {own.reason}" if own.reason else f"{counted}."
-    was_reset = own.reason_code == "reset"
-    return own.reason or (SUCCEEDED if own.last_success_time and not was_reset else None)
+    return own.reason or (SUCCEEDED if own.last_success_time and own.reason_code != "reset" else None)
 
 
 def needs_reset(health: ToolHealth) -> bool:

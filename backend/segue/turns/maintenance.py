@@ -51,8 +51,7 @@ async def recover_forever(
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:
-    found = await deps.database.read(terminations.neglected_turns, timeout_s=deps.settings.turn_timeout_s)
-    for turn in found:
+    for turn in await deps.database.read(terminations.neglected_turns, timeout_s=deps.settings.turn_timeout_s):
         of = {"turn_id": turn.key.turn_id}
         queued_again = turn.running and await _tried(_end_or_requeue(deps, turn), "turn_not_recovered", **of)
         if takes_turns and worker.has_room:

@@ -197,8 +197,7 @@ class TurnService:
         decided meanwhile, is left. The user is in the groups of the turn before.
         """
         read, now = self._deps.database.read, self._deps.clock()
-        waiting = await read(list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now)
-        for each in waiting:
+        for each in await read(list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now):
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
                 button = Button("confirm", each.version, plan_id=each.plan_id)
                 try:

@@ -41,7 +41,6 @@ _TEXTS = ("body", "text", "content", "description", "notes", "message")
 
 class OfflineModel(ProviderModel):
     by = ""
-
     takes_sampling = True
 
     async def answer(
@@ -75,8 +74,7 @@ def reply_to(sent: Sequence[BaseMessage], options: RequestOptions) -> AIMessage:
     offered = [vocab.offered_tool(tool["function"]) for tool in options.tools]
     if prompts.TEXTS["planner"] in instruction:
         return AIMessage(draft_plan(messages, offered))
-    must_call = options.tool_choice == "required"
-    return fill_call(messages, offered[0]) if must_call else answer(messages, offered)
+    return fill_call(messages, offered[0]) if options.tool_choice == "required" else answer(messages, offered)
 
 
 def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[vocab.OfferedTool]) -> str:
@@ -207,8 +205,7 @@ def _looked_up(read: dict[str, Any], text: str) -> str:
     if not sender or ("subject" in vocab.concepts(text) and "sender" not in vocab.concepts(text)):
         return str(next((read[key] for key in _TITLES if read.get(key)), ""))
     name, domain = _NAME.match(sender), sender.rpartition("@")[2].strip("> ")
-    parts = [name.group(1) if name else "", domain.rsplit(".", 1)[0].replace("-", " ")]
-    return " ".join(filter(None, parts))
+    return " ".join(filter(None, (name and name.group(1), domain.rsplit(".", 1)[0].replace("-", " "))))
 
 
 def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:

@@ -79,5 +79,4 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
 
 
 def _finish_reason(told: Mapping[str, Any]) -> str | None:
-    is_blocked = bool((told.get("prompt_feedback") or {}).get("block_reason"))
-    return "SAFETY" if is_blocked else told.get("finish_reason")
+    return "SAFETY" if (told.get("prompt_feedback") or {}).get("block_reason") else told.get("finish_reason")

@@ -91,8 +91,7 @@ class Webhooks:
         return {"event_id": job.id, "type": job.type}
 
     async def _settle(self, job: DueEvent, outcome: WebhookOutcome, failure: str | None = None) -> bool:
-        is_ours = await self.database.write(outbox.drop, job)
-        if is_ours:
+        if await self.database.write(outbox.drop, job):
             self.observe(WebhookTried(outcome))
             if outcome == "delivered":
                 log.info("webhook_delivered", tries=job.tries, **self.ids(job))
