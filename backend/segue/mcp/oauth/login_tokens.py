@@ -174,20 +174,15 @@ class Grants:
             access_token=got.access_token,
             refresh_token=got.refresh_token,
         )
-        row = {
-            "owner": attempt.owner,
-            "server": attempt.server,
-            "id": new_id("login", self._clock()),
-            "version": 1,
-            "sealed": self._seal.seal(grant),
-            "scope": got.scope or attempt.scope,
-            "created_at": func.now(),
-            "expires_at": _until(got),
-            "refreshing_until": None,
-        }
+        row = {"owner": attempt.owner, "server": attempt.server, "id": new_id("login", self._clock()), "version": 1}
+        row |= {"created_at": func.now(), **self._kept(grant, got), "scope": got.scope or attempt.scope}
         statement = insert(mcp_logins).values(row)
         changed = {name: statement.excluded[name] for name in row if name not in ("owner", "server")}
         await self._change(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
+
+    def _kept(self, grant: LoginGrant, got: OAuthToken) -> dict[str, Any]:
+        sealed, expires_at = self._seal.seal(grant), _until(got)
+        return {"sealed": sealed, "scope": got.scope, "expires_at": expires_at, "refreshing_until": None}
 
     async def end(self, owner: str, server: str) -> bool:
         """Deletes a login, then tells its authorization server. Returns False if there was none."""
@@ -250,13 +245,7 @@ class Grants:
             await self._change(update(mcp_logins).where(*_as_read(row)).values(refreshing_until=None))
             raise
         renewed = grant.model_copy(update={"access_token": got.access_token, "refresh_token": got.refresh_token})
-        values = {
-            "sealed": self._seal.seal(renewed),
-            "scope": got.scope,
-            "version": row.version + 1,
-            "expires_at": _until(got),
-            "refreshing_until": None,
-        }
+        values = {"version": row.version + 1, **self._kept(renewed, got)}
         if await self._change(update(mcp_logins).where(*_as_read(row)).values(values)):
             return Access(row.id, got.access_token)
         await self._revoke(renewed)  # the user has logged out, or in anew, meanwhile
