@@ -293,19 +293,9 @@ def canonical_args(args: Mapping[str, Any]) -> str:
 ToolStatus = Literal["available", "unavailable", "failed", "maintenance"]
 ManualStatus = Literal["available", "unavailable", "maintenance"]
 ReasonCode = Literal[
-    "consecutive_failures",
-    "unauthorized",
-    "fleet_failed",
-    "half_open",
-    "server_away",
-    "missing_dependencies",
-    "set_by_person",
-    "set_for_all",
-    "refused_by_model",
-    "succeeded",
-    "reset",
-    "state_unreadable",
-]
+    "consecutive_failures", "unauthorized", "fleet_failed", "half_open", "server_away", "missing_dependencies",
+    "set_by_person", "set_for_all", "refused_by_model", "succeeded", "reset", "state_unreadable",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

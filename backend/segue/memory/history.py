@@ -379,16 +379,5 @@ def _message(row: sa.RowMapping) -> Message:
             calls = read.tool_calls
             if isinstance(read, _Said) and read.attachments:
                 metadata["attachments"] = [without_defaults(each) for each in read.attachments]
-    return make(
-        id=row["id"],
-        seq=row["seq"],
-        turn_id=row["turn_id"],
-        role=role,
-        content=content,
-        created_at=row["created_at"],
-        tool_calls=calls,
-        tool_call_id=row["tool_call_id"],
-        cut_off=row["cut_off"],
-        branch=row["branch"],
-        metadata=metadata,
-    )
+    stored = {name: row[name] for name in ("id", "seq", "turn_id", "created_at", "tool_call_id", "cut_off", "branch")}
+    return make(role=role, content=content, tool_calls=calls, metadata=metadata, **stored)

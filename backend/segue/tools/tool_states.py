@@ -127,14 +127,8 @@ async def change_state(
         if stored is None:
             stored = (await load_states(connection, session_id)).get(tool, NEVER_RAN)
         changed = Changed(stored, replace(transition(stored), version=stored.version + 1))
-        row = {
-            "session_id": session_id,
-            "tool": tool,
-            "version": changed.after.version,
-            "status": changed.after.status,
-            "health": _written(changed.after),
-            "updated_at": now,
-        }
+        after = {name: getattr(changed.after, name) for name in ("version", "status")}
+        row = {"session_id": session_id, "tool": tool, **after, "health": _written(changed.after), "updated_at": now}
         if (await connection.execute(_SWAP, row)).one_or_none() is not None:
             if changed.moved or turn_id is None:
                 row = _history_row(session_id, tool, changed, turn_id=turn_id, now=now)
@@ -234,17 +228,10 @@ async def list_not_available(
 
 
 def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime) -> dict[str, Any]:
-    return {
-        "id": new_id("chg", now),
-        "session_id": session_id,
-        "tool": tool,
-        "before": changed.before.status,
-        "after": changed.after.status,
-        "reason": changed.after.reason,
-        "reason_code": changed.after.reason_code,
-        "turn_id": turn_id,
-        "at": now,
-    }
+    moved = {"before": changed.before.status, "after": changed.after.status}
+    why = {name: getattr(changed.after, name) for name in ("reason", "reason_code")}
+    done_to = {"session_id": session_id, "tool": tool, "turn_id": turn_id}
+    return {"id": new_id("chg", now), **done_to, **moved, **why, "at": now}
 
 
 def _written(health: ToolHealth) -> Any:

@@ -112,11 +112,8 @@ class Claim:
     is_unreadable: bool
 
 
-IS_HELD = (
-    turns.c.id == sa.bindparam("held_turn"),
-    turns.c.epoch == sa.bindparam("held_epoch"),
-    turns.c.status == RUNNING,
-)
+_HELD, _UNDER = turns.c.id == sa.bindparam("held_turn"), turns.c.epoch == sa.bindparam("held_epoch")
+IS_HELD = (_HELD, _UNDER, turns.c.status == RUNNING)
 
 
 def held(turn: TurnKey, epoch: int) -> dict[str, Any]:
@@ -283,8 +280,7 @@ _SESSIONS_WAITING = (
 
 async def sessions_waiting(connection: AsyncConnection, *, last: Sequence[str], at_most: int) -> list[str]:
     """Returns sessions with a turn that could run, longest waiting first; those of the owners in `last` come last."""
-    found = await connection.execute(_SESSIONS_WAITING, {"well_served": last, "at_most": at_most})
-    return list(found.scalars())
+    return list(await connection.scalars(_SESSIONS_WAITING, {"well_served": last, "at_most": at_most}))
 
 
 async def renew_leases(

@@ -37,6 +37,7 @@ DETAILS_BATCH: Final = 1000
 DETAILS_DROPPED_TTL_S: Final = 604_800
 LONG_S: Final = 1.0
 KEPT_S: Final = 600  # a report of a process
+_COUNTED: Final = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "estimated")
 
 
 class TurnMetrics:
@@ -67,16 +68,9 @@ class TurnMetrics:
     def stop(self) -> session.Usage:
         """Ends the measured time, before the outcome is stored. Returns what the run used."""
         spent, self._seconds = self._model.account.total, time.monotonic() - self._started
-        self._used = session.Usage(
-            llm_calls=spent.calls,
-            input_tokens=spent.input_tokens,
-            cached_tokens=spent.cached_tokens,
-            output_tokens=spent.output_tokens,
-            reasoning_tokens=spent.reasoning_tokens,
-            estimated=spent.estimated,
-            cost=None if spent.cost is None else float(spent.cost),
-            duration_ms=round(self._seconds * 1000),
-        )
+        counted = {name: getattr(spent, name) for name in _COUNTED}
+        cost, duration_ms = None if spent.cost is None else float(spent.cost), round(self._seconds * 1000)
+        self._used = session.Usage(spent.calls, **counted, cost=cost, duration_ms=duration_ms)
         return self._used
 
     @property

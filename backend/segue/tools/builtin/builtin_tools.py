@@ -153,12 +153,8 @@ def current_time_tool() -> Tool:
         except ValueError as error:
             raise ToolRetry(str(error)) from None
         local = local_time(context.now, name)
-        return {
-            "utc": context.now.astimezone(UTC).isoformat(timespec="seconds"),
-            "local": local.isoformat(timespec="seconds"),
-            "timezone": name,
-            "weekday": local.strftime("%A"),
-        }
+        utc, shown = (each.isoformat(timespec="seconds") for each in (context.now.astimezone(UTC), local))
+        return {"utc": utc, "local": shown, "timezone": name, "weekday": local.strftime("%A")}
 
     return Tool(defined("current_time"), run)
 

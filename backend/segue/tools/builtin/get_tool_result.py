@@ -98,12 +98,8 @@ async def _answer(call: ToolCall, stored: StoredResult, args: dict[str, Any], *,
         part = await page_of(stored.content or "", wanted, is_json=stored.kind == "json")
     except AppError as error:
         raise ToolRetry(error.detail) from error
-    answer = {
-        "tool_call_id": call.tool_call_id,
-        "tool_name": call.tool_name,
-        "result_total": part.result_total,
-        "next_offset": part.next_offset,
-    }
+    counted = {"result_total": part.result_total, "next_offset": part.next_offset}
+    answer = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, **counted}
     if wanted.fits(part.json):
         return {**answer, "result": part.result}
     at = f"{path} | [{offset}]" if path else f"[{offset}]"

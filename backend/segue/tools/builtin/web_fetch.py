@@ -176,13 +176,8 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
 def _readable(body: _Body) -> dict[str, object]:
     source = _decoded(body)
     title, text = from_html(source) if body.content_type in _HTML_TYPES else ("", source)
-    return {
-        "url": body.url,
-        "title": title,
-        "content_type": body.content_type,
-        "text": text[:MAX_TEXT_CHARS],
-        "truncated": body.cut or len(text) > MAX_TEXT_CHARS,
-    }
+    page = {"url": body.url, "title": title, "content_type": body.content_type, "text": text[:MAX_TEXT_CHARS]}
+    return {**page, "truncated": body.cut or len(text) > MAX_TEXT_CHARS}
 
 
 def _decoded(body: _Body) -> str:
