@@ -198,17 +198,9 @@ def _embedded_text(spec: ToolSpec) -> str:
     return f"{' '.join(tool_words(spec.name))}: {spec.description}"[:MAX_EMBEDDED_CHARS]
 
 
-FIND_TOOLS: Final = ToolSpec(
-    name="find_tools",
-    description=TEXTS["find_tools"],
-    input_schema={
-        "type": "object",
-        "properties": {"query": {"type": "string", "minLength": 1, "maxLength": 400}},
-        "required": ["query"],
-        "additionalProperties": False,
-    },
-    ephemeral=True,
-)
+_QUERY: Final = {"query": {"type": "string", "minLength": 1, "maxLength": 400}}
+_ASKED: Final = {"type": "object", "properties": _QUERY, "required": ["query"], "additionalProperties": False}
+FIND_TOOLS: Final = ToolSpec("find_tools", TEXTS["find_tools"], _ASKED, ephemeral=True)
 
 CountToolTokens = Callable[[Iterable[ToolSpec]], int]
 

@@ -93,14 +93,11 @@ async def finish_call(
     stored = payload.size_bytes > 0
     shown = text_in(payload.shown) or payload.shown_text if stored else outcome.error or ""
     values = {
-        "status": outcome.status,
-        "error": outcome.error,
+        **{name: getattr(outcome, name) for name in ("status", "error", "duration_ms", "settled_by")},
         "summary": summarise_failure(call.name, outcome.error) if outcome.error else outcome.summary,
         "preview": preview(shown, max_chars=settings.tool_result_preview_chars),
         "identifiers": list(outcome.identifiers) or None,
         "size_bytes": payload.size_bytes,
-        "duration_ms": outcome.duration_ms,
-        "settled_by": outcome.settled_by,
         "expires_at": settings.result_expires_at(now) if stored else None,
     }
     given = {_OUTCOME[name].key: value for name, value in values.items()}
