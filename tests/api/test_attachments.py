@@ -1,6 +1,7 @@
 """Files of a session: uploaded, carried by messages, shown to the model as results, and gone with the session."""
 
 import asyncio
+import json
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -171,6 +172,44 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     assert "This file has been deleted." in str(provider.requests[-1])
     assert "line 0" not in str(provider.requests[-1])
     assert "line 0" not in (await client.http.get("/me/export")).text
+
+
+@pytest.mark.parametrize(
+    ("query", "clause"),
+    [
+        ("termination notice", "Either party may end this with a notice of 90 days. TERMINATION is in writing."),
+        ("preavviso di recesso", "Il recesso è possibile con un preavviso di novanta giorni."),
+        ("解除合同的通知期", "任何一方均可提前九十天书面通知解除本合同。"),
+        ("إشعار الإنهاء", "يجوز الإنهاء بموجب إشعار كتابي قبل تسعين يوما."),
+    ],
+)
+async def test_the_model_finds_a_passage_and_its_page_in_a_file_of_hundreds_of_pages(
+    client: Client, provider: Provider, query: str, clause: str
+) -> None:
+    filling = "The parties agree on a notice board. Le parti hanno un recapito. 双方同意以下条款。 يتفق الطرفان. " * 20
+    pages = [f"[page {number}] {filling}{clause if number == 250 else ''}" for number in range(1, 501)]
+    session = await client.new_session()
+    attachment = await uploaded(client, session, "\n\n".join(pages).encode(), "contract.txt")
+
+    async def searches(body: dict[str, Any]) -> Any:
+        call_id = re.search(r"get_tool_result of (call_\w+)", str(body["messages"]))
+        return calls(("get_tool_result", {"tool_call_id": call_id and call_id[1], "query": query}))
+
+    provider.will(searches, says("On page 250."))
+    await client.chat(session, "How do we get out of it?", attachments=[attachment])
+    told = json.loads(provider.messages(role="tool")[-1]["content"])
+    best = told["found"][0]
+    assert (clause in best["text"], best["page"]) == (True, "[page 250]")
+    assert "\n\n".join(pages)[best["offset"] :].startswith(best["text"])
+
+
+async def test_what_is_no_text_is_searched_by_a_path(client: Client, provider: Provider) -> None:
+    session = await client.new_session()
+    provider.will(calls(("current_time", {})), says("It is."))
+    [call] = (await client.chat(session, "What time is it?"))["tool_calls"]
+    provider.will(calls(("get_tool_result", {"tool_call_id": call["tool_call_id"], "query": "utc"})), says("So."))
+    await client.chat(session, "In UTC?")
+    assert "give a path, such as items[?contains" in provider.messages(role="tool")[-1]["content"]
 
 
 async def test_a_file_is_read_on_after_the_result_that_showed_its_text_has_expired_and_not_once_it_is_deleted(

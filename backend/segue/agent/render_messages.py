@@ -232,7 +232,7 @@ def fresh_result(tool_call_id: str, outcome: CallOutcome, *, max_bytes: int) -> 
         part, size = max_bytes // 4, len(shown)
         head, tail = encoded[:part].decode(errors="ignore"), encoded[-part:].decode(errors="ignore")
         left_out = f"{size - len(head) - len(tail)} characters left out"
-        shown = f"{head}\n[… {left_out}; load them with get_tool_result of {tool_call_id} …]\n{tail}"
+        shown = f"{head}\n[… {left_out}; load them with get_tool_result of {tool_call_id}, or search them …]\n{tail}"
     if outcome.error:
         result = {"result": shown} if shown else {}
         return fenced(as_json({"status": outcome.status, "error": outcome.error, **result}))

@@ -3,9 +3,12 @@ can take any time and memory together: all but the small and plain is evaluated 
 """
 
 import math
+import re
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import jmespath
@@ -14,6 +17,7 @@ from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from segue.domain.errors import AppError
+from segue.language.utterance import is_unspaced
 from segue.tools.child_process import LARGE, TooMuch, has_many, in_child_process
 from segue.tools.normalize import BinaryPart, clean, described, value_in
 from segue.tools.summaries import text_in
@@ -24,10 +28,14 @@ SMALL_CHARS: Final = 50_000
 MAX_TEXT_ARGUMENT_BYTES: Final = 1_000_000
 MAX_STEPS: Final = 20_000
 DEADLINE_S: Final = 5
+MOST_PASSAGES: Final = 5
+PASSAGE_CHARS: Final = 800
 _PLAIN: Final = frozenset(  # nodes of an expression that give no more than they are given, in one step each
     {"field", "flatten", "identity", "index", "index_expression", "pipe", "projection", "slice", "subexpression"}
     | {"value_projection", "and_expression", "comparator", "literal", "not_expression", "or_expression"}
 )
+_AROUND: Final = " .,;:?!\"'“”„«»()…。，、；：？！؟،"
+_PAGE: Final = re.compile(r"\[page \d+\]")  # as the text of a PDF has them
 _ASK_LESS: Final = "Ask for a part of it: one item, or one field."
 
 
@@ -104,6 +112,36 @@ async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: fl
         return await in_child_process(work, content, wanted, deadline_s=deadline_s)
     except TooMuch as error:
         raise InvalidPath(path or "", f"{error} on this result. {_ASK_LESS}") from error
+
+
+async def passages_in(content: str, query: str, *, is_json: bool) -> list[dict[str, Any]] | None:
+    """Returns passages (`offset`, `text`, and the `page` if the text has numbered ones) of a result that is a text: the
+    MOST_PASSAGES with most letters of the words in the query, best first. None if it is no text. Raises InvalidPath.
+    """
+    try:
+        return await in_child_process(_passages_here, content, query, is_json, deadline_s=DEADLINE_S)
+    except TooMuch as error:
+        raise InvalidPath("", f"{error} on this result.") from error
+
+
+def _passages_here(content: str, query: str, is_json: bool) -> list[dict[str, Any]] | None:  # noqa: FBT001 (for a child)
+    text = text_in(described(value_in(content, is_json=is_json))[0])
+    if text is None:
+        return None
+    words = {word.strip(_AROUND) for word in query.split()}
+    # Scripts without spaces are searched by pairs of letters.
+    parts = (map("".join, pairwise(f"{word} ")) if is_unspaced(word[0]) else [word] for word in words if word)
+    sought = sorted({part.strip() for each in parts for part in each}, key=len, reverse=True)
+    found = defaultdict[int, dict[str, int]](dict)
+    for match in re.finditer("|".join(map(re.escape, sought)), text, re.IGNORECASE) if sought else ():
+        found[match.start() // PASSAGE_CHARS].setdefault(match[0].lower(), match.start())
+    passages: list[dict[str, Any]] = []
+    for at in sorted(found, key=lambda at: (-sum(map(len, found[at])), at))[:MOST_PASSAGES]:
+        start = max(min(found[at].values()) - PASSAGE_CHARS // 4, 0)
+        [*_, page] = [None, *_PAGE.findall(text, 0, max(found[at].values()))]
+        about = {"page": page} if page else {}
+        passages.append({"offset": start, **about, "text": text[start : start + PASSAGE_CHARS]})
+    return passages
 
 
 async def at_path(content: str, path: str, *, is_json: bool) -> Any:

@@ -10,7 +10,7 @@ from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry
 from segue.tools.builtin import defined
 from segue.tools.normalize import clean_text
-from segue.tools.paging import Wanted, page_of, part_at
+from segue.tools.paging import Wanted, page_of, part_at, passages_in
 from segue.tools.results import StoredResult, load_result, search_calls
 from segue.tools.summaries import one_line
 
@@ -18,7 +18,7 @@ MAX_ANSWER = 8000
 ENVELOPE_BYTES = 500  # what an answer says beside the result
 LISTED = 20
 MAX_ARGS_CHARS = 200
-SEARCHES = "`query` finds results, not what is in one: give a path, such as items[?contains(name, 'Rossi')]."
+NO_TEXT = "`query` finds words in a text, which this is not: give a path, such as items[?contains(name, 'Rossi')]."
 
 
 def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
@@ -29,8 +29,6 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         if "tool_call_id" not in args:
             return await _search(database, args, context, max_bytes=max_bytes)
-        if args.get("query") and not args.keys() & {"path", "part"}:
-            raise ToolRetry(SEARCHES)
         call, stored = await _load(database, args["tool_call_id"], context)
         most = SHOWN_BYTES if call.tool_name == READ_ATTACHMENT else shown_bytes
         is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= most
@@ -38,6 +36,8 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
         if "part" in args:
             stored = await _text_of(stored, args["part"])
+        if (query := args.get("query")) and "path" not in args:
+            return await _passages(call, stored, query)
         return await _answer(call, stored, args, max_bytes=max_bytes)
 
     return Tool(defined("get_tool_result"), run)
@@ -89,6 +89,16 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
         newest, _ = await search_calls(connection, context.owner, context.session_id, (), offset=0, limit=5)
     known = "; ".join(f"{call.tool_call_id}: {call.metadata.summary}" for call in newest) or "none yet"
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
+
+
+async def _passages(call: ToolCall, stored: StoredResult, query: str) -> dict[str, Any]:
+    try:
+        found = await passages_in(stored.content or "", query, is_json=stored.kind == "json")
+    except AppError as error:
+        raise ToolRetry(error.detail) from error
+    if found is None:
+        raise ToolRetry(NO_TEXT)
+    return {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "found": found}
 
 
 async def _answer(call: ToolCall, stored: StoredResult, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
