@@ -327,6 +327,21 @@ async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_aft
     assert server.ran == [("ada", "whoami")]
 
 
+@pytest.mark.parametrize(
+    "answer", [Response("Blocked.", 403), JSONResponse({"error": "temporarily_unavailable"}, 400)], ids=["403", "400"]
+)
+async def test_a_login_outlives_a_renewal_that_does_not_work_for_now(
+    service: Client, server: LoginServer, provider: Provider, answer: Response
+) -> None:
+    await log_in(service, "ada")
+    server.expire()
+    server.places["/token"] = lambda _: answer
+    assert "Try again later" in await asks_who(service, provider)
+    assert await state_of(service) == "logged_in"
+    del server.places["/token"]
+    assert "This is ada." in await asks_who(service, provider)
+
+
 async def test_a_session_that_cannot_go_on_after_a_login_keeps_no_other_from_it(
     service: Client, server: LoginServer, provider: Provider
 ) -> None:

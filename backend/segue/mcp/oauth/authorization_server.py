@@ -42,6 +42,7 @@ _ABOUT_SERVER: Final = "the metadata of the MCP server"
 _ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
 _WHAT: Final = "the token endpoint"
 _SENDABLE = re.compile(r"[\x21-\x7e]+")
+_FOR_NOW: Final = ("temporarily_unavailable", "server_error", "slow_down")
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 
 
@@ -253,12 +254,13 @@ async def revoke(asker: Asker, source: TokenSource, token: str, kind: str) -> No
 async def _ask(asker: Asker, source: TokenSource, form: dict[str, str]) -> OAuthToken:
     form, headers = _as_client(source.client, form)
     answer = await asker.ask(source.token_endpoint, _WHAT, form=form, headers=headers)
-    if answer.status_code not in (*_HTTP_OK, 400, 401, 403):
-        raise OAuthFault(f"{_WHAT} answered HTTP {answer.status_code}")
     try:
         code = orjson.loads(answer.content)["error"]
     except (ValueError, KeyError, TypeError):
         code = None
+    # A 403 without a code is a firewall's.
+    if code in _FOR_NOW or answer.status_code not in (*_HTTP_OK, 400, 401, *([403] if code else ())):
+        raise OAuthFault(f"{_WHAT} answered HTTP {answer.status_code}")
     if code or answer.status_code not in _HTTP_OK:  # GitHub says with 200 that it refuses
         raise TokenRefused(code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else "refused")
     try:
