@@ -544,7 +544,12 @@ async def test_what_is_promised_for_every_month_is_kept_on_the_last_day_of_those
             {"what": "call Rossi", "at": "2099-01-05T09:00", "every": "day", "until": "2099-01-07"},
             "Write a date and time",
         ),
-        ({"what": "call Rossi", "at": "2001-01-05T09:00"}, "never be due"),
+        ({"what": "call Rossi", "at": "2001-01-05T09:00"}, "a time that is to come"),
+        (
+            {"what": "call Rossi", "at": "1970-01-05T09:00", "every": "hour", "until": "2099-01-07T09:00"},
+            "a time that is to come",
+        ),
+        ({"what": "call Rossi", "at": "9999-12-31T23:59-12:00"}, "a time that is to come"),
         ({"what": "call Rossi", "at": "2099-01-05T09:00", "every": "hour"}, "also `until`"),
         ({"end": "sch_" + "0" * 26}, "no promise with this id"),
     ],

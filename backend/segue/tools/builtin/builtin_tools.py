@@ -4,7 +4,7 @@ Whose memory it is, and the time, come from the context, never from arguments or
 
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo
@@ -26,6 +26,7 @@ from segue.tools.tool_settings import ToolSettings
 MAX_FOUND: Final = 10
 FOUND: Final = 5
 DAYS_OF_EVERY_MONTH: Final = 28
+A_YEAR: Final = timedelta(days=366)
 EVERY: Final = {  # how often a promise is kept, by the words of its definition
     "hour": "FREQ=HOURLY",
     "day": "FREQ=DAILY",
@@ -170,7 +171,7 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
         if "what" not in args or "at" not in args or ("every" in args) != ("until" in args):
             raise ToolRetry("Give `what` and `at`, with `every` also `until`; or `end`.")
         what, rrule = args["what"], EVERY[args["every"]] if "every" in args else None
-        at, until = (_moment(args[name], context.time_zone) if name in args else None for name in ("at", "until"))
+        at, until = (_moment(args[name], context) if name in args else None for name in ("at", "until"))
         if args.get("every") == "month" and at and (day := local_time(at, context.time_zone).day) > DAYS_OF_EVERY_MONTH:
             days = ",".join(map(str, range(DAYS_OF_EVERY_MONTH, day + 1)))
             rrule = f"{rrule};BYMONTHDAY={days};BYSETPOS=-1"  # of those that the month has the last one
@@ -186,9 +187,12 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
     return Tool(PROMISE, run, audience=Audience(groups=frozenset(groups)) if groups else None)
 
 
-def _moment(text: str, zone: str) -> datetime:
+def _moment(text: str, context: ToolContext) -> datetime:
     try:
         moment = datetime.fromisoformat(text if ":" in text else "")  # a day alone would be its first moment
     except ValueError:
         raise ToolRetry("Write a date and time as 2026-11-30T09:00.") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(context.time_zone))
+    if not -A_YEAR < moment - context.now < 100 * A_YEAR:  # every hour since then would take minutes to count
+        raise ToolRetry("Give a time that is to come.")
+    return moment
