@@ -17,6 +17,7 @@ from fastapi.routing import iter_route_contexts
 from pydantic import SecretStr
 
 from segue.api.middleware import OPEN_FOLDER, OPEN_PATHS
+from segue.api.schemas import encode_cursor
 from segue.config import Settings
 from segue.domain.ids import Prefix, new_id, utc_now
 from segue.main import create_app
@@ -350,6 +351,20 @@ async def test_lists_hold_nothing_of_others(owner: Client, other: Client, monkey
             assert not [name for name, value in things.items() if value in response.text], call
     [session] = (await owner.get("/sessions"))["items"]
     assert session["id"] == things["session_id"]
+
+
+async def test_a_cursor_that_names_the_turn_of_another_goes_on_as_one_that_names_none(
+    owner: Client, other: Client
+) -> None:
+    session, theirs = await other.new_session(), await owner.new_session()
+    await other.chat(session, "Hello")
+    await owner.chat(theirs, "Hello")
+    later = await owner.chat(theirs, "Hello again")
+
+    async def page(turn_id: str) -> tuple[int, set[str], dict[str, Any]]:
+        return seen(await other.http.get(f"/sessions/{session}/turns", params={"cursor": encode_cursor(turn_id)}))
+
+    assert await page(later["turn_id"]) == await page(nothing()["turn_id"])
 
 
 async def test_what_is_of_everybody_is_for_ops_alone(owner: Client, other: Client) -> None:

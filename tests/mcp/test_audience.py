@@ -48,6 +48,8 @@ async def test_a_tool_of_other_users_is_not_offered_listed_or_called_not_even_by
         assert TOOL not in (await theirs.get(f"/sessions/{other}/tool-states"))["tool_states"]
         state = await theirs.http.put(f"/sessions/{other}/tool-states/{TOOL}", json={"status": "available"})
         assert (state.status_code, state.json()["code"]) == (404, "unknown_tool")
+        grant = await theirs.http.delete(f"/sessions/{other}/grants/{TOOL}")
+        assert (grant.status_code, grant.json()["code"]) == (404, "unknown_tool")
         provider.will(calls((TOOL, {"item_id": "itm-1"})), says("No."))
         [call] = (await theirs.chat(other, "Delete it"))["tool_calls"]
         assert (call["status"], call["error"].partition(".")[0]) == ("failed", f"There is no tool called '{TOOL}'")

@@ -175,12 +175,13 @@ async def revoke_grant(
     tool: Annotated[str, Path(pattern="^[^\x00]*$", description="One of `GET …/grants`.")],
     services: ServicesDep,
     caller: Caller,
+    origin: OriginDep,
 ) -> None:
     """Lets a tool ask again. The next call of a turn that runs asks already."""
     async with services.database.transaction() as connection:
         await check_session(connection, caller, session_id)
         if await mandates.forget(connection, session_id, tool):
             return
-    services.tools.specs(tool)
+    services.tools.specs(tool, owner=caller, groups=origin.groups)
     detail = f"{tool} asks in this session as it is: nothing is remembered for it."
     raise AppError("no_grant", status=404, title="No grant", detail=detail)

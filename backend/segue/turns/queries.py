@@ -79,7 +79,8 @@ async def list_turns(
     if failed:
         statement = statement.where(turns.c.error.is_not(None))
     if before is not None:
-        statement = statement.where(turns.c.seq < select(_OTHER.c.seq).where(_OTHER.c.id == before).scalar_subquery())
+        named = select(_OTHER.c.seq).where(_OTHER.c.id == before, _OTHER.c.session_id == session_id)
+        statement = statement.where(turns.c.seq < named.scalar_subquery())
     return await _turns(connection, (await connection.execute(statement)).all())
 
 
