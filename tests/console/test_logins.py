@@ -49,6 +49,8 @@ async def log_in(window: Window, link: "Locator", user: str) -> None:
     await elsewhere.get_by_label("User").fill(user)
     await elsewhere.get_by_role("button", name="Allow").click()
     await elsewhere.wait_for_url("**/mcp/oauth/callback?**")
+    await elsewhere.get_by_role("button", name="log in").click()
+    await elsewhere.get_by_text("You can close this page").wait_for()
     assert "diary" in await elsewhere.locator("body").inner_text()
     assert urlsplit(elsewhere.url).netloc == urlsplit(window.url).netloc
     await elsewhere.close()

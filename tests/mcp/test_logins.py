@@ -67,10 +67,13 @@ async def begun(client: Client) -> str:
 
 
 async def arrive(client: Client, location: str) -> httpx2.Response:
-    """The browser comes back, to whichever instance the name leads to; it has no key."""
+    """The browser comes back, to whichever instance the name leads to; it has no key. The person says yes there."""
     assert location.startswith(f"http://127.0.0.1:9{CALLBACK}?")
     async with httpx2.AsyncClient(base_url=client.http.base_url) as browser:
-        return await browser.get(location.removeprefix("http://127.0.0.1:9"))
+        page = await browser.get(location.removeprefix("http://127.0.0.1:9"))
+        if '<form method="post">' not in page.text:
+            return page
+        return await browser.post(page.url, headers={"Origin": str(client.http.base_url).rstrip("/")})
 
 
 async def log_in(client: Client, user: str) -> None:
@@ -465,6 +468,26 @@ async def test_what_a_login_may_not_do_is_asked_for_with_a_login_that_may(
     assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
     await service.ended(session, 2)
     assert server.ran == [("ada", "whoami")]
+
+
+async def test_a_person_who_was_sent_the_link_of_another_reads_whose_it_is_and_gives_nothing_by_opening_it(
+    with_logins: Settings, server: LoginServer
+) -> None:
+    async with (
+        running(with_logins.model_copy(update={"auth": "api_key"})) as service,
+        speaking(service, await new_key(with_logins, "mallory")) as mallory,
+    ):
+        location = await at_browser(await begun(mallory), "ada")
+        for _ in range(2):
+            opened = await service.http.get(location.removeprefix("http://127.0.0.1:9"))
+            assert (opened.status_code, "Log mallory in at diary?" in opened.text) == (200, True)
+        assert (opened.headers["referrer-policy"], "frame-ancestors 'none'" in str(opened.headers)) == (
+            "same-origin",
+            True,
+        )
+        assert (await state_of(mallory), server.forms, server.tokens) == ("logged_out", [], {})
+        assert (await arrive(service, location)).status_code == 200
+        assert await state_of(mallory) == "logged_in"
 
 
 async def test_a_callback_works_once_for_the_login_it_belongs_to_and_says_why_it_does_not(

@@ -1,5 +1,6 @@
 """Routes to the MCP servers of this process, the caller's logins at them, and their prompts. The page to which a login
-sends the browser back is open: its `state` is the proof, and works once. It has no script and no secret.
+sends the browser back is open: its `state` is the proof, and works once. It has no script and no secret. It asks before
+it finishes a login: a link may have been sent to another person, whose account its user would get.
 """
 
 from contextlib import suppress
@@ -17,6 +18,7 @@ from segue.api.problems import problems
 from segue.api.schemas import AnyLimit, Body, Page
 from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
+from segue.domain.visible import visible
 from segue.mcp import status
 from segue.mcp.status import BegunLogin, FilledPrompt, LoginRefused, McpLogin, McpPrompt, McpServerStatus
 from segue.tools.catalog import definition_changes
@@ -94,7 +96,7 @@ async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: 
     await _logins(services).end(caller, mcp_server)
 
 
-@browser_router.get(status.CALLBACK_PATH)
+@browser_router.api_route(status.CALLBACK_PATH, methods=["GET", "POST"])
 async def finish_mcp_login(request: Request) -> Response:
     services: Services = request.state.services
     given = {name: _only(request, name) for name in ("state", "code", "iss", "error")}
@@ -102,6 +104,8 @@ async def finish_mcp_login(request: Request) -> Response:
     if services.mcp.logins is None or not state:
         return _page("This is no login", "It names no login that was begun here.", 400)
     try:
+        if request.method == "GET" and given["code"] and not given["error"]:
+            return _question(*await services.mcp.logins.begun(state))
         finished = await services.mcp.logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)
@@ -125,6 +129,16 @@ def _only(request: Request, name: str) -> str | None:
     """Returns a parameter that is there once and is not too long; sent twice, it means nothing."""
     values = request.query_params.getlist(name)
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= _MAX_CHARS else None
+
+
+def _question(user: str, server: str) -> HTMLResponse:
+    """The button sends the address of the page again, which only the browser that has logged in knows."""
+    told = f"Everything that {user} does here will reach your account at {server}. Go on only if you are {user}, and "
+    told += "asked for this login yourself. If somebody sent you the link, close this page: nothing was done."
+    button = f'<form method="post"><button class="yes">{escape(visible(f"I am {user}: log in"))}</button></form>'
+    asked = page("en", f"Log {user} in at {server}?", f"<p>{escape(visible(told))}</p>", button)
+    asked.headers["Referrer-Policy"] = "same-origin"  # else the button's request says that it is of no page
+    return asked
 
 
 def _page(title: str, text: str, code: int) -> HTMLResponse:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.oauth2 import PKCEParameters
 from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
-from sqlalchemy import delete, func, select
+from sqlalchemy import Row, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -88,12 +88,14 @@ class Logins:
         log.info("mcp_login_begun", server=server)
         return BegunLogin(_link(attempt, state, proof.code_challenge), until)
 
+    async def begun(self, state: str) -> tuple[str, str]:
+        """Returns the user and the server of a login that can be finished. Raises LoginRefused."""
+        attempt = self._opened(await self.database.read(_attempt_of, state))
+        return attempt.owner, attempt.server
+
     async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
-        """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
-        found = await self.database.transact(_take_attempt, state)
-        attempt = found and self._seal.open(LoginAttempt, found[2])
-        if not found or not attempt or (attempt.owner, attempt.server) != found[:2]:
-            raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
+        """Takes what an authorization server sends a browser back with, once. Raises LoginRefused."""
+        attempt = self._opened(await self.database.transact(_attempt_of, state, take=True))
         self._check_answer(attempt, iss, error)
         if not code:
             raise LoginRefused("The server sent no code back. Ask for a new link.")
@@ -128,6 +130,12 @@ class Logins:
     async def end_all(self, owner: str) -> None:
         for row in await self.grants.rows(owner):
             await self.grants.end(owner, row.server)
+
+    def _opened(self, found: Row[*tuple[Any, ...]] | None) -> LoginAttempt:
+        attempt = found and self._seal.open(LoginAttempt, found.sealed)
+        if not found or not attempt or (attempt.owner, attempt.server) != (found.owner, found.server):
+            raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
+        return attempt
 
     def _check_answer(self, attempt: LoginAttempt, iss: str | None, error: str | None) -> None:
         try:
@@ -228,11 +236,12 @@ async def _save_attempt(connection: AsyncConnection, state: str, owner: str, ser
     return until
 
 
-async def _take_attempt(connection: AsyncConnection, state: str) -> tuple[str, str, str] | None:
-    """Returns owner, server and what was sealed, once: a second caller with the same state gets None."""
-    taken = delete(mcp_login_attempts).where(
-        mcp_login_attempts.c.digest == digest_of_secret(state), mcp_login_attempts.c.expires_at > func.now()
+async def _attempt_of(connection: AsyncConnection, state: str, *, take: bool = False) -> Row[*tuple[Any, ...]] | None:
+    """Returns owner, server and what was sealed; if it is to `take` it, once: a second caller gets None."""
+    of = mcp_login_attempts.c
+    is_it, columns = (
+        (of.digest == digest_of_secret(state), of.expires_at > func.now()),
+        (of.owner, of.server, of.sealed),
     )
-    columns = mcp_login_attempts.c.owner, mcp_login_attempts.c.server, mcp_login_attempts.c.sealed
-    row = (await connection.execute(taken.returning(*columns))).one_or_none()
-    return None if row is None else (row.owner, row.server, row.sealed)
+    taken = delete(mcp_login_attempts).where(*is_it).returning(*columns)
+    return (await connection.execute(taken if take else select(*columns).where(*is_it))).one_or_none()
