@@ -490,6 +490,23 @@ async def test_a_person_who_was_sent_the_link_of_another_reads_whose_it_is_and_g
         assert await state_of(mallory) == "logged_in"
 
 
+async def test_a_server_that_is_for_others_is_no_place_to_log_in(with_logins: Settings, server: LoginServer) -> None:
+    config = json.loads(with_logins.mcp_config.read_text("utf-8"))
+    config["mcpServers"]["diary"]["groups"] = ["press"]
+    with_logins.mcp_config.write_text(json.dumps(config))
+    async with (
+        running(with_logins.model_copy(update={"auth": "api_key"})) as service,
+        speaking(service, await new_key(with_logins, "eve")) as eve,
+        speaking(service, await new_key(with_logins, "ada", groups=["press"])) as ada,
+        speaking(service, await new_key(with_logins, "ada")) as ada_who_has_left,
+    ):
+        refused, unknown = [await eve.http.post(path) for path in (LOGIN, LOGIN.replace("diary", "nothing"))]
+        assert (refused.status_code, refused.json()["detail"]) == (404, unknown.json()["detail"])
+        assert ((await eve.get("/mcp/logins"))["items"], server.asked) == ([], [])
+        await log_in(ada, "ada")
+        assert await state_of(ada_who_has_left) == "logged_in"
+
+
 async def test_a_callback_works_once_for_the_login_it_belongs_to_and_says_why_it_does_not(
     service: Client, server: LoginServer
 ) -> None:

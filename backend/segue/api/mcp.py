@@ -16,7 +16,7 @@ from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import AnyLimit, Body, Page
-from segue.domain.errors import AppError, existing
+from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.visible import visible
 from segue.mcp import status
@@ -79,14 +79,20 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 
 
 @logins_router.get("/logins")
-async def list_mcp_logins(services: ServicesDep, caller: Caller, _: AnyLimit = 50) -> Page[McpLogin]:
-    """Lists the MCP servers at which users log in, and how the caller stands there."""
-    return Page(await services.mcp.logins.of(caller) if services.mcp.logins else [], None)
+async def list_mcp_logins(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpLogin]:
+    """Lists the MCP servers at which the caller can log in, and how they stand there."""
+    logins, servers = services.mcp.logins, services.mcp.login_servers(caller, origin.groups)
+    listed = await logins.of(caller) if logins else []
+    return Page([each for each in listed if each.server in servers or each.state == "logged_in"], None)
 
 
 @logins_router.post("/servers/{mcp_server:path}/login", status_code=201, responses=problems("mcp_login_unavailable"))
-async def begin_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> BegunLogin:
+async def begin_mcp_login(
+    mcp_server: LoginServer, services: ServicesDep, caller: Caller, origin: OriginDep
+) -> BegunLogin:
     """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
+    if mcp_server not in services.mcp.login_servers(caller, origin.groups):
+        raise NotFound("mcp_server")
     return await _logins(services).begin(caller, mcp_server)
 
 

@@ -115,6 +115,10 @@ class McpServers:
         """Returns the groups that servers, and tools of theirs, are limited to."""
         return frozenset[str]().union(*(server.config.named_groups for server in self.servers))
 
+    def login_servers(self, owner: str, groups: Iterable[str]) -> set[str]:
+        """Returns the servers at which the user may log in."""
+        return {each.name for each in self.servers if each.config.oauth and may_use(each, owner, groups)}
+
     def reconnect(self, name: str) -> bool:
         """Connects a server anew; other servers do not notice. Returns False if there is none of this name."""
         for server in (found := [each for each in self.servers if each.name == name]):
@@ -324,7 +328,7 @@ def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]
     return [{"loc": ["body", "arguments", name], "msg": message, "type": kind} for name, message, kind in errors]
 
 
-def may_use(server: "Supervisor", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
+def may_use(server: "Server", owner: str, groups: Iterable[str], agent: str | None = None) -> bool:
     """Returns whether a user in these groups may use what the server offers with the agent, or with any agent."""
     audience = server.config.audience_of()
     return audience is None or audience.admits(owner, groups, agent)

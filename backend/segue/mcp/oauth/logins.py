@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import mcp_login_attempts
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, existing
 from segue.domain.ids import Clock, digest_of_secret
 from segue.domain.user_request import UserRequest
 from segue.log import log
@@ -168,11 +168,7 @@ class Logins:
         return None if is_over else opened.client
 
     def _config(self, server: str) -> McpServerConfig:
-        config = self._servers().get(server)
-        if config is None:
-            detail = "There is no MCP server of this name that asks for a login."
-            raise AppError("mcp_server_not_found", status=404, title="No such MCP server", detail=detail)
-        return config
+        return existing("mcp_server", self._servers().get(server))
 
     def _config_of(self, attempt: LoginAttempt) -> McpServerConfig:
         config = self._servers().get(attempt.server)
