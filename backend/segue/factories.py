@@ -24,7 +24,7 @@ from segue.around.embedded.server_urls import OpenStores, open_clients, server_u
 from segue.around.tracing import tracing
 from segue.config import Settings
 from segue.db.engine import READING_CONNECTIONS, WRITING_CONNECTIONS, Database
-from segue.db.postgres_server import StoreClock, is_newest
+from segue.db.postgres_server import StoreClock, ensure_schema
 from segue.db.redis_keys import Cache, Rates
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
 from segue.domain.errors import AppError
@@ -211,16 +211,13 @@ def _offline_model() -> ProviderModel:
 
 
 async def _stores(stack: AsyncExitStack, settings: Settings) -> OpenStores:
-    """Raises AppError if embedded servers do not start or the database cannot be migrated."""
+    """Raises AppError if embedded servers do not start, or the database cannot be migrated or should have been."""
     urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
     told = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
     signed = options_of(settings.receipt_key)
     pools = {"writing": WRITING_CONNECTIONS, "reading": READING_CONNECTIONS}
     stores = open_clients(stack, urls, pooler=settings.database_pooler, **pools, options={**told, **signed})
-    if settings.migrate_on_start and not await is_newest(stores.database):
-        from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed if there is nothing to migrate)
-
-        await asyncio.to_thread(upgrade, urls.database_url)
+    await ensure_schema(stores.database, urls.database_url, migrates=settings.migrate_on_start)
     return stores
 
 

@@ -20,6 +20,7 @@ NOT_OVER_HTTP = {  # a process that cannot start, or a command that cannot go on
     "backup_unreadable",
     "copy_failed",
     "database_too_new",
+    "database_too_old",
     "database_unreachable",
     "embedded_unavailable",
     "jwt_key_unusable",

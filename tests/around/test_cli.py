@@ -1,5 +1,6 @@
 """The command line: what it refuses, and that it says how to go on."""
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -8,16 +9,20 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+import asyncpg
 import httpx2
 import pytest
 from typer.testing import CliRunner
 
 from segue.around.cli import COMMANDS, app
 from segue.around.terminal import settings_with
+from segue.db.postgres_server import newest
 from segue.domain.agent import PROVIDERS
 from tests.support.commands import ROOT, segue
 from tests.support.service import Process
+from tests.support.stores import plain
 
+EMPTIED = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
 
 
@@ -154,8 +159,7 @@ def test_a_data_folder_that_cannot_be_written_is_a_sentence_that_says_what_to_do
 
 @pytest.mark.sweep
 def test_a_key_that_cannot_check_tokens_is_a_sentence_without_the_key(tmp_path: Path) -> None:
-    data = {"DATA_DIR": str(tmp_path / "data"), "MIGRATE_ON_START": "false"}
-    code, said = segue("serve", "--port", "0", **JWT, JWT_KEY="canary", **data)
+    code, said = segue("serve", "--port", "0", **JWT, JWT_KEY="canary", DATA_DIR=str(tmp_path / "data"))
     assert code != 0
     assert "JWT_KEY is neither a public key in PEM nor a secret" in said
     assert "canary" not in said
@@ -260,6 +264,22 @@ def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_
     assert (code, "newest revision" in said) == (0, True)
     running = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False, timeout=10)
     assert running.stdout == ""
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker",), ("keys", "list")])
+async def test_a_database_that_was_to_be_migrated_first_is_a_sentence_that_says_so(
+    own_database_url: str, redis_url: str, command: tuple[str, ...]
+) -> None:
+    stores = {"DATABASE_URL": own_database_url, "REDIS_URL": redis_url, "MIGRATE_ON_START": "false"}
+    admin = await asyncpg.connect(plain(own_database_url))
+    for change, found in (("UPDATE alembic_version SET version_num = '0040'", "0040"), (EMPTIED, "none")):
+        await admin.execute(change)
+        code, said = await asyncio.to_thread(segue, *command, **stores)
+        assert code != 0
+        assert f"The database has revision {found}, and this release needs {newest()}." in said
+        assert "run `segue migrate` first" in said
+        assert "Traceback" not in said
+    await admin.close()
 
 
 def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:

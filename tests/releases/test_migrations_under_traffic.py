@@ -140,11 +140,11 @@ async def test_migrations_beneath_this_release_fail_no_request_and_lose_no_messa
     environment: dict[str, str], own_database_url: str
 ) -> None:
     admin = await asyncpg.connect(plain(own_database_url))
-    await admin.execute(STAMP, REPEATABLE)
     async with (
         started(Process({**environment, "DATABASE_URL": own_database_url})) as url,
         traffic(url) as users,
     ):
+        await admin.execute(STAMP, REPEATABLE)
         await asyncio.to_thread(upgrade, own_database_url)
         await users.heard(TALKERS)
     assert await admin.fetchval("SELECT version_num FROM alembic_version") == newest()

@@ -20,6 +20,7 @@ from segue.around.terminal import new_file, refusal, settings_with
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.db.owners import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
+from segue.db.postgres_server import ensure_schema
 from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
 from segue.domain.ids import utc_now
@@ -50,9 +51,9 @@ def with_stores(command: Callable[Concatenate[OpenStores, P], Awaitable[Done]]) 
     @wraps(command)
     def run(*args: P.args, **options: P.kwargs) -> Done:
         async def opened(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Done:
-            if settings.migrate_on_start:
-                await asyncio.to_thread(upgrade, urls.database_url)
-            return await command(open_clients(stack, urls, pooler=settings.database_pooler), *args, **options)
+            stores = open_clients(stack, urls, pooler=settings.database_pooler)
+            await ensure_schema(stores.database, urls.database_url, migrates=settings.migrate_on_start)
+            return await command(stores, *args, **options)
 
         return on_the_servers(opened)
 

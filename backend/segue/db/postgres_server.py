@@ -1,7 +1,9 @@
-"""Facts about the Postgres server. Only reads. All processes use its time of day, since a machine's clock may be wrong
-or be set. The revision is read without alembic: importing that and all migrations takes a tenth of a start.
+"""Facts about the Postgres server, and whether its schema is that of this release. All processes use its time of day,
+since a machine's clock may be wrong or be set. The revision is read without alembic: importing that and all migrations
+takes a tenth of a start.
 """
 
+import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -120,10 +122,22 @@ def newest() -> str:
     return max(path.name.partition("_")[0] for path in (SCRIPTS / "versions").glob("[0-9]*.py"))
 
 
-async def is_newest(database: Database) -> bool:
-    """Returns False also if the database has no tables or does not answer: a migration then says what is wrong."""
+async def ensure_schema(database: Database, url: str, *, migrates: bool) -> None:
+    """Brings the database to the newest revision if it `migrates`. Raises what `upgrade` raises; without `migrates`
+    AppError `database_too_old` if a revision is missing, and nothing if the database does not answer.
+    """
+    revision: str | None
     try:
-        found = await database.read(AsyncConnection.scalar, REVISION)
-    except (AppError, DBAPIError):
-        return False
-    return bool(found == newest())
+        revision = await database.read(AsyncConnection.scalar, REVISION)
+    except DBAPIError:  # there is no such table
+        revision = None
+    except AppError:
+        revision = "" if migrates else newest()
+    if migrates and revision != newest():
+        from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed if there is nothing to migrate)
+
+        await asyncio.to_thread(upgrade, url)
+    elif (revision or "") < newest():
+        found = f"The database has revision {revision or 'none'}, and this release needs {newest()}"
+        detail = f"{found}. MIGRATE_ON_START is false: run `segue migrate` first."
+        raise AppError("database_too_old", status=503, title="The database is too old", detail=detail)
