@@ -528,7 +528,7 @@ async def test_a_callback_works_once_for_the_login_it_belongs_to_and_says_why_it
     assert await state_of(service) == "logged_in"
 
 
-async def test_tokens_are_sealed_in_the_store_for_their_owner_and_open_with_an_old_key_too(
+async def test_tokens_are_sealed_in_the_store_for_their_owner_and_a_start_with_two_keys_lets_go_of_the_old_one(
     with_logins: Settings, server: LoginServer
 ) -> None:
     old = with_logins.model_copy(update={"mcp_token_key": SecretStr(OLD_KEY)})
@@ -542,7 +542,7 @@ async def test_tokens_are_sealed_in_the_store_for_their_owner_and_open_with_an_o
         assert len(rows) == 4
         secret = {*server.all_tokens, *(form["code_verifier"] for form in server.forms)}
         assert not [text for text in secret for row in rows if text in row]
-        for settings, state in ((with_logins, "logged_out"), (both, "logged_in")):
+        for settings, state in ((with_logins, "logged_out"), (both, "logged_in"), (with_logins, "logged_in")):
             async with running(settings) as client:
                 assert await state_of(client) == state
         await stores.database.execute("UPDATE mcp_logins SET owner = 'bob'")

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
-from sqlalchemy import ColumnElement, Delete, Insert, Row, Update, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Insert, Row, Table, Update, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -39,7 +39,7 @@ class Seal:
     """The first key seals, each of them opens: a new key is put before the old ones."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._keys = MultiFernet([Fernet(key) for key in keys])
+        self._first, self._keys = Fernet(keys[0]), MultiFernet([Fernet(key) for key in keys])
 
     def seal(self, value: SealedValue) -> str:
         return self.seal_text(value.model_dump_json())
@@ -61,6 +61,15 @@ class Seal:
             return self._keys.decrypt(sealed)
         except InvalidToken:
             return None
+
+    def sealed_anew(self, sealed: str) -> str | None:
+        """Returns the text sealed with the first key; None if it is already, or if no key opens it."""
+        try:
+            self._first.decrypt(sealed)
+        except InvalidToken:
+            text = self.open_text(sealed)
+            return None if text is None else self.seal_text(text.decode())
+        return None
 
 
 class LoginGrant(SealedValue):
@@ -298,6 +307,18 @@ def _as_read(row: LoginRow) -> list[ColumnElement[bool]]:
 def _until(got: OAuthToken) -> Any:
     """Returns when its token expires, None if that is not said."""
     return None if got.expires_in is None else func.now() + timedelta(seconds=min(max(got.expires_in, 0), _LONGEST_S))
+
+
+async def reseal(connection: AsyncConnection, seal: Seal, table: Table) -> int:
+    """Seals with the first key the rows that another one has sealed: that one is then needed no more. Returns how many
+    they were. Each is a statement of its own, and leaves a row that was changed meanwhile.
+    """
+    columns, changed = (*table.primary_key, table.c.sealed), 0
+    for row in (await connection.execute(select(*columns))).all():
+        if (sealed := seal.sealed_anew(row.sealed)) is not None:
+            as_read = [column == value for column, value in zip(columns, row, strict=True)]
+            changed += (await connection.execute(update(table).where(*as_read).values(sealed=sealed))).rowcount
+    return changed
 
 
 async def load_client(connection: AsyncConnection, server: str, issuer: str, redirect_uri: str) -> str | None:
