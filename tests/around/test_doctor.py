@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -12,7 +13,10 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from segue.around.doctor import report
 from segue.around.doctor.examine import examine
@@ -28,6 +32,9 @@ from tests.support.health import MOODY, connect, fails_out, put
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, fails, raw, says
+from tests.support.receiver import SECRET, receiving
+from tests.support.redis_servers import free_port, plain_server
+from tests.support.server import serving
 from tests.support.service import running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
@@ -185,6 +192,68 @@ async def test_a_service_that_is_well_exits_with_zero(settings: Settings, provid
     [server] = report["mcp"]
     assert (server["name"], server["state"]) == ("shelf", "ready")
     assert server["tools"] > 5
+
+
+async def test_a_redis_that_may_forget_to_make_room_is_a_problem(settings: Settings, tmp_path: Path) -> None:
+    port = free_port()
+    there = beside(settings, redis_url=SecretStr(f"redis://127.0.0.1:{port}"), openai_base_url="http://127.0.0.1:1/v1")
+    async with plain_server(port, tmp_path, "--maxmemory", "64mb", "--maxmemory-policy", "volatile-lru"):
+        report, said = await examined(there)
+        assert report["redis"]["eviction"] == "volatile-lru"
+        assert "It may drop keys to make room (maxmemory-policy volatile-lru)" in said
+    async with plain_server(port, tmp_path, "--maxmemory-policy", "allkeys-lru"):  # it has no limit to make room for
+        assert "redis" not in areas((await examined(there))[0]["problems"])
+
+
+async def test_a_webhook_that_takes_nothing_and_a_trigger_that_no_key_opens_are_problems(
+    settings: Settings, provider: Provider
+) -> None:
+    def key(byte: int) -> SecretStr:
+        return SecretStr(base64.b64encode(bytes([byte]) * 32).decode())
+
+    async with receiving() as receiver, looking_into(settings) as stores:
+        receiver.answer = lambda _: Response(status_code=500)
+        hooks = {"webhook_url": SecretStr(receiver.url), "webhook_secret": SecretStr(SECRET), "mcp_token_key": key(1)}
+        told = beside(settings, **hooks)
+        async with running(told) as client:
+            provider.will(says("Lemons."))
+            await client.chat(await client.new_session(), "What grows here?")
+            await stores.until("SELECT count(*) = 1 FROM webhook_events WHERE failure IS NOT NULL")
+            trigger = {"message": "Sum it up", "new_session": True}
+            assert (await client.http.post("/triggers", json=trigger)).status_code == 201
+        provider.always("Are you there?", says("ok"))
+        assert {"webhook", "triggers"}.isdisjoint(areas((await examined(told))[0]["problems"]))
+        await stores.database.execute("UPDATE webhook_events SET created_at = now() - interval '26 hours'")
+        _, said = await examined(told.model_copy(update={"mcp_token_key": key(2)}))
+        assert "1 events wait for the webhook, the first for 1 day, 2:00:0" in said
+        assert ": HTTP 500." in said
+        assert "No key of MCP_TOKEN_KEY opens the secrets of 1 triggers" in said
+        _, said = await examined(told.model_copy(update={"mcp_token_key": None, "webhook_url": None}))
+        assert "opens the secrets of 1 triggers" in said
+        assert "for the webhook" not in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (Response(status_code=404), "cannot be read (HTTP 404)"),
+        (Response("<html>"), "cannot be read (JSONDecodeError)"),
+        (Response('{"keys": []}'), "has no key that can check tokens"),
+        (None, "cannot be read (ConnectError)"),
+    ],
+)
+async def test_an_identity_provider_whose_keys_cannot_be_read_is_a_problem(
+    settings: Settings, answer: Response | None, found: str
+) -> None:
+    async def give(_: Request) -> Response:
+        assert answer is not None
+        return answer
+
+    async with serving(Starlette(routes=[Route("/keys", give)])) as url:
+        at = f"{url}/keys" if answer else "http://127.0.0.1:1/keys"
+        tokens = {"auth": "jwt", "jwt_issuer": "us", "jwt_audience": "segue", "jwt_jwks_url": at}
+        _, said = await examined(beside(settings, openai_base_url="http://127.0.0.1:1/v1", **tokens))
+        assert f"JWT_JWKS_URL={at} {found}" in said.replace("The keys at ", "")
 
 
 async def test_a_protection_with_a_misspelt_name_of_a_tool_is_a_problem(

@@ -32,6 +32,7 @@ FETCH_EVERY_S = 10.0  # at most: a token with an invented key id causes a fetch
 RETRY_S = 1.0
 FETCH_TIMEOUT_S = 5.0
 MAX_BYTES = 200_000
+UNREADABLE = (httpx2.HTTPError, BodyTooLarge, TimeoutError, orjson.JSONDecodeError)
 MAX_KEYS = 100
 LEEWAY_S = 30  # by which the clocks of the provider and of this machine may differ
 MAX_TOKEN_CHARS = 8192
@@ -184,17 +185,21 @@ class KeySet:
     async def _fetch_keys(self) -> None:
         pause = RETRY_S
         try:
-            async with asyncio.timeout(FETCH_TIMEOUT_S):
-                request = self._client.build_request("GET", self._url)
-                response = await answer_of(self._client, request, max_bytes=MAX_BYTES)
-            self._keys = _usable(orjson.loads(response.raise_for_status().content))
+            self._keys = await fetch_keys(self._client, self._url)
             self._read_at = self._clock()
             pause = FETCH_EVERY_S
-        except (httpx2.HTTPError, BodyTooLarge, TimeoutError, orjson.JSONDecodeError) as error:
+        except UNREADABLE as error:
             log.warning("jwks_unreachable", error=type(error).__name__, advice="Check JWT_JWKS_URL.")
         finally:
             self._next_at = self._clock() + pause
             self._fetching = None
+
+
+async def fetch_keys(client: httpx2.AsyncClient, url: str) -> dict[str | None, VerificationKey]:
+    """Returns the provider's usable keys by their ids. Raises one of UNREADABLE."""
+    async with asyncio.timeout(FETCH_TIMEOUT_S):
+        response = await answer_of(client, client.build_request("GET", url), max_bytes=MAX_BYTES)
+    return _usable(orjson.loads(response.raise_for_status().content))
 
 
 def _usable(document: Any) -> dict[str | None, VerificationKey]:

@@ -8,9 +8,11 @@ import time
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import httpx2
 from pydantic import SecretStr
 
 from segue.around.doctor.examine_stores import Unreachable, look_at_stores, opened, reading
@@ -22,15 +24,18 @@ from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.domain.ids import Clock, utc_now
 from segue.domain.telemetry import unobserved, untraced
+from segue.events.outbox import read_outbox, read_pending
 from segue.history.operator_turns import TurnFilter, list_any, with_activity
 from segue.mcp.mcp_config import read_mcp_config
 from segue.mcp.mcp_servers import MAX_GUESSED_SHOWN, McpServers
 from segue.mcp.status import STDERR_SHOWN
+from segue.net.http_client import tls_context
 from segue.secret_files import LiveKeys, SecretFiles, read_secrets
 from segue.tools.availability import ToolAvailability
 from segue.tools.tool_states import failed_for_all
 from segue.turns.queries import overview
 from segue.turns.queue import QueueFacts, look_at_queue
+from segue.turns.triggers import count_unopened
 from segue.users.api_keys import list_keys
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 MODEL_S = 10.0
 LITTLE_DISK_BYTES = 1_000_000_000
 LATE_S = 10.0  # how long a turn may wait while none runs
+WEBHOOK_LATE_S = 1800.0  # as the alert SegueWebhookLate
 _BOUNDED_BY = {  # a setting never takes effect unless it is below the other one
     "llm_timeout_s": "turn_timeout_s",
     "llm_first_token_timeout_s": "llm_timeout_s",
@@ -89,6 +95,7 @@ class Doctor:
             parts["tools"] = {"failed_for_all": failed}
         if readable is not None:
             parts |= await _look_at_turns(readable, parts["queue"], report)
+            await _look_at_events(settings, readable, report)
         if server:
             parts["pgvector"] = {"version": server.pgvector, "embedding_model": settings.embedding_model}
             if settings.embedding_model and server.pgvector is None:
@@ -143,6 +150,25 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: D
     if turns.oldest_queued_s is not None and turns.oldest_queued_s > LATE_S and not turns.running:
         report.add("turns.waiting", waiting_s=turns.oldest_queued_s)
     return {"turns": turns, "running_turns": running}
+
+
+# --- events that go out and come in ---
+
+
+async def _look_at_events(settings: Settings, stores: OpenStores, report: Diagnosis) -> None:
+    """Looks whether the webhook takes events, and whether triggers can check theirs."""
+    from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (cryptography is slow to import)
+
+    seal = Seal(keys) if (keys := settings.mcp_token_keys) else None
+    with suppress(Unreachable):  # which is a problem of its own
+        async with reading(stores.database) as connection:
+            if unopened := await count_unopened(connection, seal):
+                report.add("triggers.unopened", count=unopened)
+            pending, waited_s = await read_pending(connection)
+            if settings.webhook_url is not None and waited_s > WEBHOOK_LATE_S:
+                why = ", ".join((await read_outbox(connection)).failing) or "no process sends them"
+                waited = timedelta(seconds=round(waited_s))
+                report.add("webhook.late", pending=pending, waited=waited, why=why)
 
 
 # --- models ---
@@ -261,6 +287,8 @@ async def _look_at_settings(settings: Settings, stores: OpenStores | None, repor
             report.add("settings.bounded", name=name.upper(), above=above.upper(), bound=bound)
     if (settings.database_url is None) != (settings.redis_url is None):
         report.add("settings.one_url")
+    if settings.auth == "jwt" and settings.jwt_jwks_url is not None:
+        await _look_at_provider(settings.jwt_jwks_url, report)
     if settings.auth == "api_key" and stores is not None:
         with suppress(Unreachable):  # which is a problem of its own
             async with reading(stores.database) as connection:
@@ -269,3 +297,17 @@ async def _look_at_settings(settings: Settings, stores: OpenStores | None, repor
                 report.add("settings.no_key")
     shown = ("auth", "turn_timeout_s", "turn_lease_s", "worker_concurrency")
     return {"listens_on": f"{settings.host}:{settings.port}"} | {name: getattr(settings, name) for name in shown}
+
+
+async def _look_at_provider(url: str, report: Diagnosis) -> None:
+    from segue.users.id_tokens import UNREADABLE, fetch_keys  # noqa: PLC0415 (PyJWT and cryptography are for AUTH=jwt)
+
+    try:
+        async with httpx2.AsyncClient(verify=tls_context()) as client:
+            if not await fetch_keys(client, url):
+                report.add("settings.jwks_empty", url=url)
+    except UNREADABLE as error:
+        why = (
+            f"HTTP {error.response.status_code}" if isinstance(error, httpx2.HTTPStatusError) else type(error).__name__
+        )
+        report.add("settings.jwks_unreadable", url=url, why=why)
