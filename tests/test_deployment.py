@@ -137,6 +137,8 @@ def test_health_is_asked_where_it_is_told(services: Any, dockerfile: list[tuple[
     asked = ASKED_PATH.findall(dict(dockerfile)["HEALTHCHECK"] + str(services["api"]["healthcheck"]["test"]))
     assert asked == ["/health/live", "/health/ready"]
     assert set(asked) <= routes.keys()
+    port = services["worker"]["environment"]["WORKER_METRICS_PORT"]
+    assert f"http://127.0.0.1:{port}/health/live" in str(services["worker"]["healthcheck"]["test"])
 
 
 def test_a_proxy_waits_as_long_and_takes_as_much_as_the_service() -> None:

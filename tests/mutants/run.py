@@ -31,6 +31,7 @@ COPIED = (
     "alembic",
     "backend",
     "deploy",
+    "docker-compose.yml",
     "docs",
     "examples",
     "tests",
