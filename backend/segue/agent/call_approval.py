@@ -13,13 +13,14 @@ from pydantic import ValidationError
 
 from segue.agent.planner import ask_reader
 from segue.agent.prompts import TEXTS
-from segue.agent.state import TurnState
+from segue.agent.state import TurnState, running_plan
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.agent.unseen_values import SeenText, Shown
 from segue.db.engine import Database
 from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
+from segue.domain.plan import BUTTON_MESSAGES
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import (
     END_MANDATES,
@@ -35,7 +36,8 @@ from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
-from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in
+from segue.plans.acknowledgement import classify
+from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in, question_in
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
@@ -43,6 +45,7 @@ from segue.tools.results import load_results, recent_references
 
 MAX_SHOWN_RESULTS = 40
 MAX_RESULT_BYTES = 200_000
+MAX_SAID_SINCE = 20
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
 
@@ -53,18 +56,39 @@ def agreement_in(state: TurnState) -> Agreement | None:
     is_yes = read.carries_yes or (read.verdict == "confirm" and read.strength == "strong")
     if not is_yes or not state["approves"] or state["shown_plan"] is not None or answer is None or not offer_in(answer):
         return None
-    is_strong = read.verdict == "confirm"
     earlier = state["earlier"].calls if state["earlier"] else ()
     made = {(each.call.tool_name, canonical_args(each.call.args)) for each in earlier}
-    return Agreement(answer, own_words(state["message"]), is_strong, read.added, made)
+    return Agreement(answer, own_words(state["message"]), read.verdict == "confirm", read.added, made)
+
+
+async def _agreed_before(turn: TurnCalls) -> Agreement | None:
+    """Returns the yes to an offer of several calls if one of them was asked about since: `yes` to that takes back none
+    of the others. Returns None if the user has said anything else since, or picked some of what was asked.
+    """
+    context, state, plan = turn.context, turn.state, running_plan(turn.state)
+    if plan is None or not state["approves"] or any(step.status == "skipped" for step in plan.steps):
+        return None
+    said = await context.transact(recent_texts, context.owner, context.turn.session_id, limit=MAX_SAID_SINCE)
+    at = next((at for at, each in enumerate(said) if each.id == plan.origin_message_id), len(said))
+    since = [said_by_user(each) for each in said[:at] if each.role == "user"]
+    is_yes = all(classify(each).strength == "strong" for each in since)
+    before = said[at + 1 : at + 2]
+    if not is_yes or BUTTON_MESSAGES["confirm"] in since[1:] or not before or before[0].role != "assistant":
+        return None  # a button may have picked some
+    answer, reply = str(before[0].content), said_by_user(said[at])
+    read = classify(reply, question=question_in(answer))
+    results = (*turn.references, *state["earlier_results"])
+    made = {(each.tool_name, canonical_args(each.args)) for each in results}
+    agreed = Agreement(answer, reply, read.strength == "strong", read.added, made)
+    return agreed if agreed.is_strong or read.carries_yes else None
 
 
 async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:
     """Returns None if the user has agreed to this call, which uses that up; else the values that are new to them."""
-    agreement = turn.agreement
-    if agreement is None or turn.context.settings.confirm_words == "never" or tool.spec.always_asks:
+    if turn.context.settings.confirm_words == "never" or tool.spec.always_asks:
         return {}
-    if call_key(request) in agreement.used or not _offers(agreement, tool.spec):
+    agreement = turn.agreement = turn.agreement or await _agreed_before(turn)
+    if agreement is None or call_key(request) in agreement.used or not _offers(agreement, tool.spec):
         return {}
     said, results, succeeded = await _seen(turn)
     if call_key(request) in succeeded:

@@ -219,6 +219,59 @@ async def test_a_yes_that_names_one_of_two_actions_that_were_offered_covers_that
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-1"}]
 
 
+async def asked_of_a_note(client: Client, provider: Provider) -> str:
+    """A session in which the user has agreed to three calls, and is asked about one: its text was not shown."""
+    said = "I will send Ada a note, delete itm-1 and delete itm-2. Shall I go ahead?"
+    session = await talked(client, provider, "itm-1 and itm-2 are broken, and Ada should know", said=said)
+    provider.will(calls(note("Ada", "Gone")))
+    assert "Not shown before" in (await client.chat(session, "yes, go ahead"))["message"]["content"]
+    return session
+
+
+@pytest.mark.parametrize("yes", ["yes", "sì, procedi", "好的", "نعم"])
+async def test_a_yes_to_a_question_about_one_of_the_calls_that_were_offered_takes_back_none_of_the_others(
+    yes: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await asked_of_a_note(client, provider)
+    provider.will(calls(delete(1)), calls(delete(2)), calls(delete(3)))
+    answer = await client.chat(session, yes)
+    assert effects == ["send Ada: Gone", "delete itm-1", "delete itm-2"]
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-3"}]
+
+
+async def test_a_yes_to_a_question_covers_no_call_again_that_was_made_since_the_offer(
+    client: Client, provider: Provider, shelf: Shelf
+) -> None:
+    """Also one that failed: it may have done something before that."""
+    shelf.trouble = "no ink"
+    said = "I will send Ada a note, ask the moody writer for hello and delete itm-1. Shall I go ahead?"
+    session = await talked(client, provider, "itm-1 is broken, and Ada should know", said=said)
+    provider.will(calls(note("Ada", "Gone")))
+    await client.chat(session, "yes, go ahead")
+    wanted = ("mcp_moody_writer", {"word": "hello"})
+    provider.will(calls(wanted), calls(delete(3)))
+    await client.chat(session, "yes")
+    provider.will(calls(wanted))
+    answer = await client.chat(session, "yes")
+    assert shelf.effects == ["send Ada: Gone", "write hello", "delete itm-3"]
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"word": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("between", "answers"),
+    [("Which items are there?", [reads("none"), says("There are three.")]), ("wait a moment", [])],
+)
+async def test_a_yes_to_a_question_covers_no_other_call_if_the_user_has_said_more_since_the_offer(
+    between: str, answers: list[Response], client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await asked_of_a_note(client, provider)
+    provider.will(*answers)
+    await client.chat(session, between)
+    provider.will(calls(delete(1)))
+    answer = await client.chat(session, "yes")
+    assert (effects, answer["plan"]["status"]) == (["send Ada: Gone"], "waiting")
+
+
 async def test_words_cover_a_call_once(client: Client, provider: Provider, shelf: Shelf) -> None:
     shelf.trouble = "no ink"
     session = await talked(client, provider, "Write hello down", said="Shall I ask the moody writer for hello?")
