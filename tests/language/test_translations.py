@@ -14,6 +14,7 @@ FIELDS: dict[str, dict[str, object]] = {
     "not_changed": {},
     "unseen": {"values": "to: eve@evil.example"},
     "ask_several": {"count": 3},
+    "ask_rest": {"count": 2},
     "waits_for_tool": {},
     "cut": {"left": 7, "total": 90, "whole": "/plan", "digest": "0a1b"},
     "cut_arguments": {"left": 7, "total": 90, "whole": "/plan", "digest": "0a1b"},

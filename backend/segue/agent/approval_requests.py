@@ -18,9 +18,9 @@ from segue.domain.events import CallStarted, PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, page_call_id, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, Tool, definition_of
+from segue.domain.tool import PROPOSE_MANDATE, Tool, canonical_args, definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
-from segue.language.shown_call import plain, translate
+from segue.language.shown_call import translate
 from segue.models.reply import Reply, opaque_parts
 from segue.plans import store
 from segue.plans.asked_words import offer_in
@@ -73,7 +73,8 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step], pl
 
 async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
     """Stores the held calls as a plan that waits for one yes, or for the page, unless an approved plan is to run."""
-    context, calls = turn.context, sorted(_distinct(held), key=lambda call: call.request.name != PROPOSE_MANDATE)
+    context, distinct = turn.context, _distinct(held)
+    calls = sorted(distinct[:MAX_STEPS], key=lambda call: call.request.name != PROPOSE_MANDATE)
     steps = [_step(turn, call, number, alone=len(reply.calls) == 1) for number, call in enumerate(calls, start=1)]
     opaque = opaque_parts(reply, (call.made for call in calls))
     plan_id, version = _shown_plan(calls)
@@ -86,7 +87,7 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
     for step in stored.plan.page_steps if stored.plan.version == version else ():
         call_id = page_call_id(stored.plan.id, version, step.id)
         context.emit(CallStarted(RequestedCall(call_id, step.tool or "", step.args or {}), ""))
-    asked_for = await question(turn, stored, unseen=calls[0].unseen)
+    asked_for = await question(turn, stored, unseen=calls[0].unseen, left=len(distinct) - len(calls))
     return {"touched_plan": stored, "answer": "\n\n".join(filter(None, (reply.text or turn.account, asked_for)))}
 
 
@@ -157,7 +158,7 @@ async def ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
     stored, context = turn.asking, turn.context
     if stored is None:
         raise AssertionError("a call has asked")
-    if steps := [_step(turn, call, alone=False) for call in _distinct(held)]:
+    if steps := [_step(turn, call, alone=False) for call in _distinct(held)[:MAX_STEPS]]:
         stored = await context.transact(store.swap, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
     context.emit(PlanChanged(stored.plan))
     return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(turn.state)), "started": None}
@@ -179,10 +180,14 @@ async def question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
     language, references = language_of(turn.state), (*turn.references, *turn.state["earlier_results"])
     about = plan_messages.known_thing
     known = {step.id: await about(turn, step, references, language) for step in stored.plan.waiting_steps}
+    made = {(call.tool_name, canonical_args(call.args)): call for call in turn.recorded if call.plan_id is None}
     for step in stored.plan.waiting_steps:
-        if call_key(request_of(step)) in turn.in_doubt:
-            doubt = translate("call_unknown", language, description=plain(step.tool or ""))
-            known[step.id] = "\n\n".join(filter(None, (known[step.id], doubt)))
+        before, told = made.get(key := call_key(request_of(step))), ""
+        if before is not None and before.status != "succeeded":
+            told = plan_messages.outcome_line(before, turn.tools, language)
+        elif key in turn.in_doubt:
+            told = translate("call_unknown", language, description=plan_messages.called(key[0], turn.tools))
+        known[step.id] = "\n\n".join(filter(None, (known[step.id], told)))
     results = {each.tool_call_id: each.tool_name for each in references}
     return plan_messages.ask(stored, language, known=known, results=results, **shown)
 
@@ -223,7 +228,7 @@ def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
     distinct: dict[tuple[str, str], HeldCall] = {}
     for call in held:
         distinct.setdefault(call_key(call.request), call)
-    return list(distinct.values())[:MAX_STEPS]
+    return list(distinct.values())
 
 
 def _wanted(turn: TurnCalls) -> str:

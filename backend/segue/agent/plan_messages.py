@@ -52,13 +52,14 @@ def ask(
     known: Mapping[int, str] = MappingProxyType({}),
     results: Mapping[str, str] = MappingProxyType({}),
     unseen: Mapping[str, Any] = MappingProxyType({}),
+    left: int = 0,
 ) -> str:
     """Returns what is done, the steps that wait with their exact arguments, and the question that a plain yes answers.
 
     `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
     `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
     `known` is by step what `known_thing` returns, `results` are tools' names by the ids of calls. `unseen` are the
-    values that are new to a user who has agreed to the rest already.
+    values that are new to a user who has agreed to the rest already, `left` calls are too many for one question.
     """
     plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
@@ -78,7 +79,8 @@ def ask(
         parts.append(known.get(each.id, ""))
         parts += _not_from_you(stored, each, language, results)
     if plan.waits_for is None and len(plan.waiting_steps) > 1:
-        parts.append(translate("ask_several", language, count=len(plan.waiting_steps)))
+        rest = translate("ask_rest", language, count=left) if left else ""
+        parts.append(f"{translate('ask_several', language, count=len(plan.waiting_steps))} {rest}".rstrip())
     parts.append(translate("waits_for_tool", language) if is_away else _asks_for(plan, language, "ask"))
     return "\n\n".join(part for part in parts if part)
 
@@ -147,13 +149,13 @@ def ended(plan: Plan, language: str) -> str:
 def account(state: TurnState, tools: Mapping[str, Tool]) -> str:
     """Returns what came of the turn's calls, and that the model gave no answer. A plan that ran tells its own calls."""
     calls, plan, language = state.get("tool_calls", ()), running_plan(state), language_of(state)
-    told = [_outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
+    told = [outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
     lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
     parts = translate("no_words", language), ended(plan, language) if plan else "", lines
     return "\n\n".join(filter(None, parts))
 
 
-def _outcome_line(call: ToolCall, tools: Mapping[str, Tool], language: str) -> str:
+def outcome_line(call: ToolCall, tools: Mapping[str, Tool], language: str) -> str:
     title = _line(called(call.tool_name, tools))
     if reason := denied_because(call):
         return translate("call_denied", language, description=title, reason=_line(reason, MAX_ERROR_CHARS))

@@ -162,6 +162,18 @@ async def test_a_yes_that_counts_fewer_calls_than_wait_is_asked_about(
     assert (answer["plan"]["status"], effects) == ("waiting", [])
 
 
+async def test_a_question_about_as_many_calls_as_fit_says_how_many_follow(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await client.new_session()
+    provider.will(calls(*(note("Ada", f"{number}") for number in range(7))))
+    asked = (await client.chat(session, "Tell Ada all seven, please"))["message"]["content"]
+    assert "A yes is for all 5. To pick, say which. 2 more of these are asked about after that." in asked
+    provider.will(calls(*(note("Ada", f"{number}") for number in range(5, 7))))
+    asked = (await client.chat(session, "yes"))["message"]["content"]
+    assert (len(effects), "more of these" in asked) == (5, False)
+
+
 async def test_a_button_approves_what_was_shown_together(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
@@ -279,6 +291,7 @@ async def test_words_cover_a_call_once(client: Client, provider: Provider, shelf
     provider.will(calls(wanted), calls(wanted))
     answer = await client.chat(session, "yes, please")
     assert (shelf.effects, answer["plan"]["status"]) == (["write hello"], "waiting")
+    assert "✗ moody writer — " in answer["message"]["content"]  # why it is asked about again
 
 
 async def test_words_cover_a_call_once_though_the_turn_is_cut_off_behind_it(
