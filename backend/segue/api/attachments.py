@@ -35,9 +35,7 @@ router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRo
 MULTIPART_BYTES: Final = 65_536  # of a body beside the file
 MAX_END_CHARS: Final = 4000  # of a message that is too long, whose middle is attached
 MAX_WORD_CHARS: Final = 200
-NOT_ONE_FILE: Final = (
-    "Send the file as multipart/form-data, in one part called `file` with a file name, and nothing else."
-)
+NOT_ONE_FILE: Final = "Send the file as multipart/form-data, in one part called `file` with a name, and no other."
 _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 _POSITION = row_position("att")

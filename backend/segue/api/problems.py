@@ -102,9 +102,8 @@ class OpenAIError(BaseModel):
 def error_body(error: AppError, faults: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """`faults` are what validation found; the first is what the error is about."""
     kind = "server_error" if error.status >= 500 else _OPENAI_TYPES.get(error.status, "invalid_request_error")  # noqa: PLR2004
-    code, param = (
-        ("model_not_found", "model") if error.code == "unknown_agent" else (error.code, error.extra.get("param"))
-    )
+    code, param = error.code, error.extra.get("param")
+    code, param = ("model_not_found", "model") if code == "unknown_agent" else (code, param)
     if faults and len(faults[0]["loc"]) > 1:
         param = ".".join(faults[0]["loc"][1:])
     return {"error": {"message": error.detail, "type": kind, "code": code, "param": param}}

@@ -91,9 +91,7 @@ class ScheduleChanges(When):
     missed: Annotated[Missed | None, doc("What was due while nothing ran.")] = None
     overlap: Annotated[Overlap | None, doc("While its last turn is open.")] = None
     retries: Annotated[Annotated[int, Field(ge=0, le=5)] | None, doc("How often a failed turn is run again.")] = None
-    status: Annotated[Literal["active", "paused"] | None, doc("Paused: what would be due meanwhile is not said.")] = (
-        None
-    )
+    status: Annotated[Literal["active", "paused"] | None, doc("What is due while it is paused is not said.")] = None
 
 
 @router.post("", status_code=201, responses=problems(*CANNOT_BE_MADE, "schedule_not_found"))

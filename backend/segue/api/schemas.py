@@ -105,22 +105,16 @@ class Answerer(Delivery):
 class EditedMessage(Answerer):
     """What the user says instead."""
 
-    message: Annotated[
-        FilledText, Field(max_length=LONGEST_MESSAGE), doc("What the user says, in up to `MAX_MESSAGE_CHARS`.")
-    ]
-    attachments: Annotated[
-        list[Name], Field(max_length=MAX_ATTACHMENTS), doc("The ids of files of the session that go with it.")
-    ] = []
-    output_schema: Annotated[Json | None, doc("A JSON schema that the answer fits; `output` is the answer then.")] = (
-        None
-    )
+    message: Annotated[FilledText, Field(max_length=LONGEST_MESSAGE), doc("In up to `MAX_MESSAGE_CHARS` characters.")]
+    attachments: Annotated[list[Name], Field(max_length=MAX_ATTACHMENTS), doc("Ids of files of the session.")] = []
+    output_schema: Annotated[Json | None, doc("A JSON schema that the answer fits; it is in `output` then.")] = None
 
 
 class ChatBody(EditedMessage):
     """A message to the agent."""
 
     force_web_search: Annotated[bool, doc("Search the web first, if the web can answer the message.")] = False
-    on_busy: Annotated[OnBusy, doc("While another turn is open: wait for it, do not, cancel it, or be read by it.")] = (
+    on_busy: Annotated[OnBusy, doc("If another turn is open: wait, be refused, cancel it, or be read by it.")] = (
         "enqueue"
     )
     approves: Annotated[bool, doc("False: it is a program's, and a yes in it approves nothing that waits.")] = True

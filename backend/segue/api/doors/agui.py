@@ -114,12 +114,9 @@ class RunFrames:
         said = _SAID % message["id"].encode()
         if not self._has_gap or not message["content"] or any(event.startswith(said) for event in self._passed):
             return []
-        of_message = {"messageId": message["id"]}
-        return [
-            to_json({"type": "TEXT_MESSAGE_START", **of_message, "role": "assistant"}),
-            to_json({"type": "TEXT_MESSAGE_CONTENT", **of_message, "delta": message["content"]}),
-            to_json({"type": "TEXT_MESSAGE_END", **of_message}),
-        ]
+        events: Sequence[tuple[str, Json]]
+        events = ("START", {"role": "assistant"}), ("CONTENT", {"delta": message["content"]}), ("END", {})
+        return [to_json({"type": f"TEXT_MESSAGE_{at}", "messageId": message["id"], **more}) for at, more in events]
 
 
 def page_calls(plan: Plan | None, said: Mapping[str, str], begun: Mapping[str, str]) -> list[bytes]:
@@ -160,14 +157,8 @@ def _message(message: Message) -> Json:
     if message.tool_call_id is not None:
         shown["toolCallId"] = message.tool_call_id
     if message.tool_calls:
-        shown["toolCalls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": to_json(call.args).decode()},
-            }
-            for call in message.tool_calls
-        ]
+        made = [(each.id, {"name": each.name, "arguments": to_json(each.args).decode()}) for each in message.tool_calls]
+        shown["toolCalls"] = [{"id": call_id, "type": "function", "function": called} for call_id, called in made]
     return shown
 
 
@@ -229,10 +220,7 @@ class RunAgentInput(CamelInput):
 
     thread_id: Annotated[ClientId, doc("What the client calls the conversation: a session, made on first use.")]
     run_id: Annotated[ClientId, doc("Made by the client. The same run, sent again, is the same turn.")]
-    messages: Annotated[
-        list[Json],
-        doc("The history. Only what the user or the page added last is read; if nothing is new, the session is shown."),
-    ]
+    messages: Annotated[list[Json], doc("What the user or page added last is read. Nothing new: the session is shown.")]
     tools: Annotated[list[Json] | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
     context: Annotated[list[Json] | None, doc("What the page says of itself. The agent sees 8,000 characters.")] = None
     state: Annotated[Any, doc("The page's state, as `context`. `plan` in it is this service's and not read.")] = None

@@ -77,10 +77,7 @@ class CompletionUsage(BaseModel):
     prompt_tokens: Annotated[int, doc("Tokens sent, over all calls of the turn.")]
     completion_tokens: Annotated[int, doc("Tokens received.")]
     total_tokens: Annotated[int, doc("Both.")]
-    prompt_tokens_details: Annotated[
-        dict[str, int],
-        doc("`cached_tokens`: those the provider had cached. `cache_write_tokens` is 0: these are not told apart."),
-    ]
+    prompt_tokens_details: Annotated[dict[str, int], doc("`cached_tokens` of the provider; `cache_write_tokens` is 0.")]
     completion_tokens_details: Annotated[dict[str, int], doc("`reasoning_tokens`: those that were thought.")]
 
 
@@ -183,9 +180,8 @@ class TurnReader:
             case "TOOL_CALL_START" | "TOOL_CALL_ARGS" | "TOOL_CALL_END" | "TOOL_CALL_RESULT":
                 return self._call(event)
             case "STATE_SNAPSHOT" if plan := (event["snapshot"] or {}).get("plan"):
-                steps = (
-                    f"{each['id']}. {_MARKS.get(each['status'], '·')} {each['description']}\n" for each in plan["steps"]
-                )
+                marked = ((each, _MARKS.get(each["status"], "·")) for each in plan["steps"])
+                steps = (f"{each['id']}. {mark} {each['description']}\n" for each, mark in marked)
                 return self._writer.shown("\n" + "".join(steps))
             case "CUSTOM" if event["name"] == "attempt":
                 return self._writer.shown("\nAnother process goes on.\n")

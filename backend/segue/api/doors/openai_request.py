@@ -64,6 +64,7 @@ _ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}
 _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
 Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
 SentItem = Annotated[Json, AfterValidator(_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})]
+Items = Annotated[list[SentItem], Field(min_length=1, max_length=MAX_MESSAGES)]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
 
 
@@ -101,10 +102,7 @@ class ResponseBody(OpenAIBody):
     refused.
     """
 
-    input: Annotated[
-        str | Annotated[list[SentItem], Field(min_length=1, max_length=MAX_MESSAGES)],
-        doc("What the user says, or items of which the user's last message is new."),
-    ]
+    input: Annotated[str | Items, doc("What the user says, or items of which the user's last message is new.")]
     previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
     instructions: Annotated[str | None, doc("Go behind the agent's own.")] = None
     text: Annotated[Json | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None

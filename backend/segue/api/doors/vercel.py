@@ -48,15 +48,13 @@ PLAN_ID: Final = "plan"  # the same for each state of a plan: the client puts it
 APPROVALS_SINCE: Final = 6
 _OURS: Final = {"dynamic": True, "providerExecuted": True}
 _GIVEN: Final = ("output-available", "output-error")
-_TEXTS: Final = {
-    f"{said}_MESSAGE_{at}": f"{said.lower()}-{part}"
-    for said in ("TEXT", "REASONING")
-    for at, part in (("START", "start"), ("CONTENT", "delta"), ("END", "end"))
-}
+_AT: Final = {"START": "start", "CONTENT": "delta", "END": "end"}
+_TEXTS: Final = {f"{said}_MESSAGE_{at}": f"{said.lower()}-{_AT[at]}" for said in ("TEXT", "REASONING") for at in _AT}
 _STREAM: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
 CHUNKS: Final[dict[int | str, Json]] = {200: {"description": "The chunks of the answer", "content": _STREAM}}
 OF_CHATS: Final = ("client_tools", "message_not_found", "not_in_history", "option_not_allowed")
 
+UiTools = list[Json] | dict[str, Json]  # in a list or by name
 ChatInPath = Annotated[ClientId, Path(description="What the client calls the chat.")]
 
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
@@ -191,19 +189,12 @@ class UiChat(CamelInput):
     """What `useChat` sends. What it does not know is a newer client's."""
 
     id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
-    messages: Annotated[
-        list[Json],
-        Field(min_length=1),
-        doc("The chat as the client has it. Of all but the last only ids and roles are read, to find what is edited."),
-    ]
+    messages: Annotated[list[Json], Field(min_length=1), doc("The chat. Of the earlier ones only ids and roles count.")]
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
     message_id: Annotated[ClientId | None, doc("The message to regenerate, or that was edited.")] = None
     agent: Annotated[ClientId | None, doc("One of `GET /agents`, who answers from now on.")] = None
     model: Annotated[ClientId | None, doc("One of the agent's `models`, for this answer.")] = None
-    tools: Annotated[
-        list[Json] | dict[str, Json] | None,
-        doc("Tools of the page, which it runs itself, in a list or by name: forty at most, in 64 kB."),
-    ] = None
+    tools: Annotated[UiTools | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
     context: Annotated[list[Json] | None, doc("What the page says of itself: descriptions and values.")] = None
 
 
