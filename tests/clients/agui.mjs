@@ -16,8 +16,8 @@ function answerCalls(gives) {
       agent.addMessage({ id: `result ${id}`, role: "tool", toolCallId: id, content: JSON.stringify(gives[called.name]) });
 }
 
-async function step({ open, messages, say, resume, forget, runId, gives, ...more }) {
-  if (open) agent = new HttpAgent({ url, threadId: open, initialMessages: messages });
+async function step({ open, messages, state: initialState, say, resume, forget, runId, gives, ...more }) {
+  if (open) agent = new HttpAgent({ url, threadId: open, initialMessages: messages, initialState });
   if (forget) agent.pendingInterrupts = [];
   if (say) agent.addMessage({ id: `${say} ${agent.messages.length}`, role: "user", content: say });
   if (gives) answerCalls(gives);
@@ -33,8 +33,9 @@ async function step({ open, messages, say, resume, forget, runId, gives, ...more
     done.error = error.message;
   }
   const shown = structuredClone(agent.messages); // as they are now: the agent adds to its own
-  const { state, pendingInterrupts } = agent;
-  return { ...done, messages: shown, plan: state.plan ?? null, interrupts: pendingInterrupts, warnings: warnings.splice(0) };
+  const { pendingInterrupts: interrupts } = agent;
+  const { plan = null, ...state } = agent.state;
+  return { ...done, messages: shown, plan, state, interrupts, warnings: warnings.splice(0) };
 }
 
 const steps = [];

@@ -2,7 +2,7 @@
 cost more for every token than the token. Tests compare what is written here with those models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, assert_never
 
@@ -30,6 +30,7 @@ _FINISHED = b'{"type":"RUN_FINISHED",'
 _ERROR = b'{"type":"RUN_ERROR",'
 _RESULT = b',"result":'
 CALL_START = b'{"type":"TOOL_CALL_START",'
+STATE_SNAPSHOT = b'{"type":"STATE_SNAPSHOT",'
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ def custom(name: str, value: object) -> bytes:
     return to_json({"type": "CUSTOM", "name": name, "value": value})
 
 
-def state_snapshot(plan: Plan) -> bytes:
-    return to_json({"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}})
+def state_snapshot(state: Mapping[str, Any]) -> bytes:
+    return to_json({"type": "STATE_SNAPSHOT", "snapshot": state})
 
 
 def given_up(call_id: str, tool_name: str) -> list[bytes]:
@@ -226,7 +227,7 @@ class EventEncoder:
         if before == plan:
             return []
         if before is None:
-            return [state_snapshot(plan)]
+            return [state_snapshot({"plan": plan})]
         return [to_json({"type": "STATE_DELTA", "delta": _changes(before, plan)})]
 
     def _call_started(self, event: events.CallStarted) -> list[bytes]:

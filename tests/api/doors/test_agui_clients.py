@@ -76,6 +76,38 @@ async def test_a_page_talks_approves_is_refused_and_reloads(
     assert [each["error"] for each in (said, asked, done, other, rejected, reloaded)] == [None] * 6
 
 
+@pytest.mark.in_turns(1)
+@pytest.mark.parametrize("client", ["agui-0", "agui-1"])
+async def test_a_page_keeps_its_state_and_the_order_of_its_messages_and_shows_no_plan_that_has_ended(
+    settings: Settings, provider: Provider, shelf: Shelf, client: str
+) -> None:
+    deletes = calls(("mcp_delete_item", {"item_id": "itm-1"}))
+    provider.will(deletes, says("It stays."), deletes)
+    async with running(settings) as service:
+        await service.connected("shelf")
+        url, state = f"{service.http.base_url}/agui", {"document": "a draft"}
+        asked, instead, looks, asked_again = await page(
+            client,
+            url,
+            {"open": "my page", "state": state, "say": "Delete item 1"},
+            {"say": "No, keep it", "resume": {"status": "cancelled"}},
+            {},  # as after a broken connection: nothing is new
+            {"say": "Delete item 1 after all"},
+        )
+        [session] = (await service.get("/sessions"))["items"]
+        rejected = {"decision": "reject", "version": asked_again["plan"]["version"]}
+        (await service.http.post(f"/sessions/{session['id']}/plan/decision", json=rejected)).raise_for_status()
+        [late] = await page(client, url, {"open": "my page", "state": {**state, "plan": asked_again["plan"]}})
+    assert [each["state"] for each in (asked, instead, looks, asked_again, late)] == [state] * 5
+    assert [each["plan"] and each["plan"]["status"] for each in (asked, instead, asked_again, late)] == [
+        "waiting", None, "waiting", None,
+    ]  # fmt: skip
+    shown = [(each["role"], each["content"]) for each in instead["messages"]]
+    assert [(each["role"], each["content"]) for each in looks["messages"]] == shown
+    assert [role for role, _ in shown] == ["user", "assistant"] * 2
+    assert shelf.effects == []
+
+
 async def test_what_was_found_is_read_and_deleted_once_after_a_yes_through_kill_nine(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

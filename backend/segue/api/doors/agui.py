@@ -65,16 +65,27 @@ router = router_of("doors", route_class=DoorRoute)
 
 
 class RunFrames:
-    """Writes the events of one run. Remembers what the log has opened, and whether it has lost anything."""
+    """Writes the events of one run. Remembers what the log has opened, and whether it has lost anything. A snapshot of
+    the state replaces the page's `state`, so each has all of that beside the plan.
+    """
 
-    def __init__(self, thread_id: str, run_id: str, *, declares_version: bool) -> None:
+    def __init__(self, thread_id: str, run_id: str, version: str | None = None, state: object = None) -> None:
         self._ids = {"threadId": thread_id, "runId": run_id}
-        self._version = {"protocolVersion": "1.0"} if declares_version else {}
+        self._of_page = {**state} if isinstance(state, dict) else {}
+        self._plan_of_page = self._of_page.pop("plan", None)
+        self._version = {"protocolVersion": "1.0"} if version is not None else {}
         self._passed: list[bytes] = []
         self._has_gap = False
 
     def started(self) -> bytes:
         return to_json({"type": "RUN_STARTED", **self._ids, **self._version})
+
+    def opening_state(self, plan: Plan | None) -> list[bytes]:
+        """Returns the state with the plan that is open, or without the one that is none any more and the page shows."""
+        before = self._plan_of_page
+        if plan is None and not (isinstance(before, dict) and before.get("status") in ("active", "waiting")):
+            return []
+        return [agui_encoding.state_snapshot(self._of_page if plan is None else {**self._of_page, "plan": plan})]
 
     def shown(self, event: bytes) -> list[bytes]:
         """Returns what an event before the last becomes. After a gap nothing may refer to what came before it."""
@@ -83,6 +94,8 @@ class RunFrames:
         if event == agui_encoding.replay_gap():
             self._has_gap = True
             return [*agui_encoding.closing_events(self._passed), event]
+        if self._of_page and event.startswith(agui_encoding.STATE_SNAPSHOT):
+            event = agui_encoding.state_snapshot({**self._of_page, **orjson.loads(event)["snapshot"]})
         if not event.startswith(_CONTENT):
             self._passed.append(event)
         return [event]
@@ -287,17 +300,14 @@ async def run_events(
     session: Session,
     turn: TurnKey | None,
     frames: RunFrames,
-    messages: Sequence[Json] | None = None,
+    snapshots: Sequence[Sequence[Json]] = (),
 ) -> AsyncGenerator[Sequence[Entry]]:
     """Yields the events of a run from its start to its end, with the positions of those of the log. Without a turn it
-    only shows how the session stands. `messages` are all that the client is to have from before it. Whatever goes
-    wrong, the last event says so.
+    only shows how the session stands. The last of the `snapshots` are all messages that the client is to have from
+    before it. Whatever goes wrong, the last event says so.
     """
-    opening = [frames.started()]
-    if messages is not None:
-        opening.append(to_json({"type": "MESSAGES_SNAPSHOT", "messages": messages}))
-    if session.pending_plan is not None:
-        opening.append(agui_encoding.state_snapshot(session.pending_plan))
+    opening = [frames.started(), *(to_json({"type": "MESSAGES_SNAPSHOT", "messages": each}) for each in snapshots)]
+    opening += frames.opening_state(session.pending_plan)
     yield [Entry(0, event) for event in opening]
     if turn is None:
         plan = await _open_plan(client, session.id)
@@ -351,8 +361,15 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
     key = client.idempotency_key or run.key or f"agui:{digest_of_json([body.run_id, *answers])}"
     turn, messages = await _begin(client, replace(run, options=options), files, session, key)
-    frames = RunFrames(body.thread_id, body.run_id, declares_version=body.protocol_version is not None)
-    events = framed(run_events(client, session, turn, frames, messages))
+    plan = session.pending_plan
+    if run.text is not None and plan is not None and run.abandons == (plan.id, plan.version):
+        session = replace(session, pending_plan=None)
+    # What a client knows stays where it is, and its own ids of the user's messages are not ours: unless it clears its
+    # list first, the questions end up behind the answers.
+    cleared: list[Sequence[Json]] = [[]] if messages is not run.before and body.messages else []
+    snapshots = [*cleared, messages] if messages is not None else []
+    frames = RunFrames(body.thread_id, body.run_id, body.protocol_version, body.state)
+    events = framed(run_events(client, session, turn, frames, snapshots))
     if turn is None:
         return EventStream(events, headers={"X-Session-Id": session.id})
     farewell = frame(Entry(end_of(turn), agui_encoding.run_ended(turn, turn_errors.of("turn_interrupted"))))
