@@ -136,6 +136,19 @@ async def test_a_page_regenerates_from_a_message_of_the_users(client: Client, pr
     assert [each["content"] for each in await client.messages(session)] == ["first", "One again."]
 
 
+async def test_what_is_edited_while_a_plan_waits_is_answered_without_the_plan(
+    shelved: Client, provider: Provider, shelf: Shelf
+) -> None:
+    deletes = calls(("mcp_delete_item", {"item_id": "itm-1"}))
+    provider.will(deletes, says("It stays."), deletes, says("It stays."))
+    for asks in ({"trigger": "submit-message"}, {"trigger": "regenerate-message"}):
+        begun = await chunks(shelved, said("Delete item 1", made="u1"), id=str(asks))
+        assert [each["data"]["status"] for each in begun if each["type"] == "data-plan"][-1:] == ["waiting"]
+        edited = await chunks(shelved, said("Keep item 1", made="u1"), id=str(asks), **asks, messageId="u1")
+        assert [each for each in edited if each["type"] == "data-plan"] == []
+    assert shelf.effects == []
+
+
 async def test_who_comes_while_an_answer_is_made_gets_it_from_its_start(client: Client, provider: Provider) -> None:
     going_on = asyncio.Event()
     provider.will(streams("Go", going_on, "od."))

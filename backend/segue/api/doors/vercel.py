@@ -223,7 +223,10 @@ async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
-    return _stream(client, session, (await every_door.say(client, session.id, request, files)).turn)
+    turn = (await every_door.say(client, session.id, request, files)).turn
+    if instead_of is not None:  # this has cancelled the plan
+        session = replace(session, pending_plan=None)
+    return _stream(client, session, turn)
 
 
 def _decided_in(message: Json) -> Decided | None:
