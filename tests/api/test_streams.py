@@ -192,7 +192,8 @@ async def test_a_button_may_be_followed_as_well(shelved: Client, provider: Provi
 async def test_a_turn_that_fails_is_told_as_the_problem_it_would_have_been(client: Client, provider: Provider) -> None:
     provider.will(fails(500), fails(500))
     session = await client.new_session()
-    sent = await streamed(client, session, "hello?")
+    async with chatting(client, session, "hello?") as stream:
+        sent, sent_by = await stream.rest(), stream.response.headers["x-request-id"]
     refused = await client.send(session, "hello?")
     error = sent[-1].event
     assert (error["type"], error["code"], error["message"]) == (
@@ -200,9 +201,10 @@ async def test_a_turn_that_fails_is_told_as_the_problem_it_would_have_been(clien
         refused.json()["code"],
         refused.json()["detail"],
     )
-    told = error["metadata"]["problem"]
-    assert (told["status"], told["code"]) == (refused.status_code, refused.json()["code"])
-    again = await replayed(client, session, refused.json()["turn_id"])
+    told, turns = error["metadata"]["problem"], await client.turns(session)
+    of_request = {"turn_id": turns[0]["turn_id"], "request_id": sent_by}
+    assert told == {**refused.json(), **of_request, "retryable": True, "extra": {}}
+    again = await replayed(client, session, told["turn_id"])
     assert again[-1].event == error
 
 

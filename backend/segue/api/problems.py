@@ -161,9 +161,8 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         headers |= error_headers(error)
         body = error_body(error, more.get("errors", ()))
         return Response(orjson.dumps(body), error.status, headers, media_type="application/json")
-    told = {name: getattr(error, name) for name in ("title", "status", "detail", "code")}
-    body = {"type": f"urn:segue:problem:{error.code}", **told, "request_id": request_id, **error.extra, **more}
-    return Response(orjson.dumps(body), error.status, headers, media_type=PROBLEM_TYPE)
+    told = orjson.dumps({**error.problem, "request_id": request_id, **more})
+    return Response(told, error.status, headers, media_type=PROBLEM_TYPE)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -34,6 +34,12 @@ class AppError(Exception):
         self.extra = dict(extra or {}) | ({} if retry_after_s is None else {"retry_after_s": retry_after_s})
         self.errors = tuple(errors)
 
+    @property
+    def problem(self) -> dict[str, Any]:
+        """Returns the members of its problem+json, but for those of a request."""
+        said = {"title": self.title, "status": self.status, "detail": self.detail, "code": self.code}
+        return {"type": f"urn:segue:problem:{self.code}", **said, **self.extra}
+
     def with_extra(self, **extra: str | int) -> "AppError":
         """Adds members to the problem and returns the same error."""
         self.extra.update(extra)

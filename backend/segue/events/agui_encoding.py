@@ -57,10 +57,13 @@ def run_started(turn: TurnKey) -> bytes:
     return to_json({"type": "RUN_STARTED", "threadId": turn.session_id, "runId": turn.turn_id})
 
 
-def run_ended(turn: TurnKey, outcome: TurnAnswer) -> bytes:
-    """Returns the terminal event. An error has the members that its problem+json has."""
+def run_ended(turn: TurnKey, outcome: TurnAnswer, *, request_id: str | None = None) -> bytes:
+    """Returns the terminal event. An error has the members that its problem+json has, as far as its request is known,
+    and those that `answer_json` reads.
+    """
     if isinstance(outcome, AppError):
-        problem = {name: getattr(outcome, name) for name in TurnError.__slots__}
+        problem = {"turn_id": turn.turn_id, **outcome.problem, "retryable": outcome.retryable, "extra": outcome.extra}
+        problem |= {} if request_id is None else {"request_id": request_id}
         error = {"type": "RUN_ERROR", "message": outcome.detail, "code": outcome.code, "metadata": {"problem": problem}}
         return to_json(error)
     # `result` comes last: answer_json() cuts it out instead of parsing it

@@ -11,6 +11,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Self
 
+from structlog.contextvars import get_contextvars
+
 from segue.db.outages import OutageLog
 from segue.db.redis_keys import Batch, Streams
 from segue.domain.errors import AppError, NotFound
@@ -221,11 +223,12 @@ class EventLog:
         self, turn: TurnKey, outcome: TurnAnswer, calls: Sequence[CallEnded] = (), *, user: str | None = None
     ) -> None:
         """Emits the calls that ended with the turn, and the terminal event, and adds the end to the feed of its user.
-        Call it after the outcome is committed; a second call changes nothing in the log.
+        Call it after the outcome is committed; a second call changes nothing in the log. An error has the id of the
+        request that the log lines of the run have.
         """
         if user is not None:
             self.tell(user, *turn_ended(turn, outcome))
-        event = agui_encoding.run_ended(turn, outcome)
+        event = agui_encoding.run_ended(turn, outcome, request_id=get_contextvars().get("request_id"))
         publisher = self._publishers.get(turn.turn_id)
         if publisher is not None and publisher.buffer.turn.run == turn.run:  # else it runs again by now
             for call in calls:
