@@ -127,6 +127,22 @@ async def test_words_in_the_place_of_a_decision_are_said_and_those_of_a_no_cance
     assert shelf.effects == ["get itm-1", "delete itm-1"]
 
 
+async def test_of_actions_that_are_asked_together_those_run_that_are_approved(
+    settings: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(calls(*(("mcp_delete_item", {"item_id": f"itm-{number}"}) for number in (1, 2, 3))), says("Done."))
+    async with running(settings) as service, sdk(service) as client:
+        await service.connected("shelf")
+        await client.threads.create(thread_id=THREAD)
+        shown = interrupt(await client.runs.wait(THREAD, AGENT, input=said("Delete 1, 2 and 3")))["id"]
+        each = {"decisions": [{"type": "approve"}, {"type": "reject"}, {"type": "approve"}]}
+        run = await client.runs.create(THREAD, AGENT, command={"resume": {shown: each}})
+        assert last(await client.runs.join(THREAD, run["run_id"])) == "Done."
+        again = await client.runs.create(THREAD, AGENT, command={"resume": {shown: each}})
+    assert again["run_id"] == run["run_id"]
+    assert sorted(shelf.effects) == ["delete itm-1", "delete itm-3"]
+
+
 async def test_an_answer_holds_for_what_was_shown_and_counts_once(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:
@@ -139,7 +155,7 @@ async def test_an_answer_holds_for_what_was_shown_and_counts_once(
         shown = interrupt(asked)["id"]
         yes, no = {"type": "approve"}, {"type": "reject"}
         edit = {"type": "edit", "edited_action": {"name": "mcp_delete_item", "args": {"item_id": "itm-9"}}}
-        for wrong in ([yes], [yes, no], [yes, edit], [edit, edit], [{"type": "perhaps"}] * 2, []):
+        for wrong in ([yes], [yes, edit], [no, {**no, "message": "why"}], [edit, edit], [{"type": "perhaps"}] * 2, []):
             found = await refused(client.runs.create(THREAD, AGENT, command=decided(*wrong)))
             assert found == (422, "invalid_request"), wrong
         assert shelf.effects == []

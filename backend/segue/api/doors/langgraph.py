@@ -223,7 +223,7 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
     if answer.verdict is None or (asked is None and row is None):
         raise no_open_plan()
     plan_id, version = asked or (None, 0)
-    button = Button(answer.verdict, version, args=answer.args, plan_id=plan_id, answer=answer.form)
+    button = Button(answer.verdict, version, answer.args, plan_id=plan_id, answer=answer.form, chosen=answer.chosen)
     return await every_door.decide(client, session.id, button, known)
 
 

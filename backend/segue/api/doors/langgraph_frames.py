@@ -4,7 +4,7 @@ The state after a turn is a checkpoint with the turn's id. `values` come from ro
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, Literal
 
@@ -239,13 +239,16 @@ def encode(parts: Sequence[StreamedPart], *, position: int | None = None) -> byt
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswer:
-    """Words, also such as `reject`, or a decision: with `args` of the action that it `edits`, or a tool's `form`."""
+    """Words, also such as `reject`, or a decision: with `args` of the action that it `edits`, or a tool's `form`. Of
+    several actions those `chosen` run, None for all.
+    """
 
     verdict: Literal["confirm", "reject"] | None
     words: str | None = None
     args: Json | None = None
     form: Json | None = None
     edits: str | None = None
+    chosen: frozenset[int] | None = None
 
 
 def answer_of(resume: object, plan: Plan | None) -> ResumeAnswer:
@@ -262,9 +265,14 @@ def answer_of(resume: object, plan: Plan | None) -> ResumeAnswer:
     names = action_names(plan)
     if not answers or (names and len(answers) != len(names)):
         raise InvalidRequest(RESUME_FORMS)
-    first = answers[0]
+    first, yes, no = answers[0], ResumeAnswer("confirm"), ResumeAnswer("reject")
+    if yes in answers and no in answers and all(each in (yes, no) for each in answers):
+        asked = zip(plan.waiting_steps if plan is not None else (), answers, strict=False)
+        return replace(yes, chosen=frozenset(step.id for step, each in asked if each == yes))
     if any(each != first for each in answers) or (first.edits and names not in ([], [first.edits])):
-        raise InvalidRequest("What is asked together is answered alike, and not edited. Say in words what you want.")
+        raise InvalidRequest(
+            "Of what is asked together each is approved or rejected, none edited. Say in words what you want."
+        )
     return first
 
 
