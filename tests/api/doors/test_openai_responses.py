@@ -154,6 +154,43 @@ async def test_a_response_is_made_in_the_background_read_and_deleted_by_its_id_a
     assert len((await client.get("/sessions"))["items"]) == 1
 
 
+async def test_a_response_in_the_background_is_followed_from_any_event_and_cancelled(
+    client: Client, provider: Provider
+) -> None:
+    goes_on = [asyncio.Event(), asyncio.Event()]
+
+    async def told_late(_: object) -> starlette.responses.Response:
+        await goes_on[0].wait()
+        return says("It is noon.")
+
+    async def told_in_vain(_: object) -> starlette.responses.Response:
+        await goes_on[1].wait()
+        return says("It is late.")
+
+    provider.will(calls(("current_time", {}), text="Let me see."), told_late, told_in_vain)
+    async with openai_client(client) as ai:
+        begun = await ai.responses.create(model="segue", input="what time is it?", background=True)
+        seen = list[Any]()
+        async with await ai.responses.retrieve(begun.id, stream=True) as stream:
+            async for event in stream:
+                seen.append(event)
+                if event.type == "response.output_item.done":
+                    break
+        goes_on[0].set()
+        again = await ai.responses.retrieve(begun.id, stream=True, starting_after=seen[-1].sequence_number)
+        rest: list[Any] = [event async for event in again]
+        whole = [event async for event in await ai.responses.retrieve(begun.id, stream=True)]
+        assert [event.to_dict() for event in whole] == [event.to_dict() for event in (*seen, *rest)]
+        assert rest[-1].response.output_text == "Let me see.It is noon."
+        assert (await ai.responses.cancel(begun.id)).status == "completed"
+        waits = await ai.responses.create(model="segue", input="and now?", background=True)
+        await provider.wait_for_requests(3)
+        cancelled = await ai.responses.cancel(waits.id)
+    goes_on[1].set()
+    assert cancelled.error is not None
+    assert (cancelled.status, cancelled.error.code) == ("cancelled", "turn_cancelled")
+
+
 async def test_a_conversation_is_a_session_that_is_made_read_and_gone_on_with(
     client: Client, provider: Provider
 ) -> None:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Annotated, Any, Final, Literal
 
 import orjson
-from fastapi import Path
+from fastapi import Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -32,7 +32,7 @@ from segue.domain.ids import is_id
 from segue.domain.session import Session, Turn
 from segue.domain.tool import TurnEffect
 from segue.memory.history import user_messages_of
-from segue.turns.queries import asks_for_json, get_turn, list_turns
+from segue.turns.queries import asks_for_json, find_turn, get_turn, list_turns
 
 EVENTS: Final = described_stream(
     "Events as OpenAI sends them, to `response.completed`, `.incomplete` or `.failed`.",
@@ -95,19 +95,36 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
     return JSONResponse(writer.whole(answer, is_structured=is_structured), headers=turn_headers(turn))
 
 
-@router.get("/responses/{response_id}", response_model=OpenAIResponse)
-async def get_response(response_id: ResponseId, client: DoorClientDep) -> Response:
+@router.get("/responses/{response_id}", response_model=OpenAIResponse, responses={200: {"content": EVENTS}})
+async def get_response(
+    response_id: ResponseId,
+    client: DoorClientDep,
+    *,
+    stream: Annotated[bool, Query(description="Answer with its events, also while it is made.")] = False,
+    starting_after: Annotated[int, Query(ge=-1, description="Only with those after this `sequence_number`.")] = -1,
+) -> Response:
     """Shows a response as it stands: one that is made in the background is `completed` in the end."""
     turn = await _turn_of(client, response_id)
     session = await known_session(client, turn.session_id)
     head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
-    writer = _writer(client, turn.session_id, turn.turn_id, head)
+    writer = _writer(client, turn.session_id, turn.turn_id, head, after=starting_after)
+    is_structured = await client.services.read(asks_for_json, turn.turn_id)
+    if stream:
+        key = await client.services.read(find_turn, client.caller, turn.session_id, turn.turn_id)
+        return openai_chat.stream(client, key, writer, at_its_end=is_structured)
     if turn.answer is not None:
-        is_structured = await client.services.read(asks_for_json, turn.turn_id)
         return JSONResponse(writer.whole(orjson.loads(orjson.dumps(turn.answer)), is_structured=is_structured))
     error = turn.error and {"code": turn.error.code, "message": turn.error.detail}
     status = "in_progress" if turn.status == "running" else turn.status
     return JSONResponse(writer.response | {"status": status, "error": error})
+
+
+@router.post("/responses/{response_id}/cancel", response_model=OpenAIResponse)
+async def cancel_response(response_id: ResponseId, client: DoorClientDep) -> Response:
+    """Cancels a response that is still made, and shows it. What tools have done stands."""
+    turn = await _turn_of(client, response_id)
+    await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
+    return await get_response(response_id, client)
 
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
@@ -168,23 +185,25 @@ async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
     return await client.services.read(get_turn, client.caller, session_id, turn_id)
 
 
-def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json) -> "ResponseWriter":
+def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json, *, after: int = -1) -> "ResponseWriter":
     names = {"id": response_id(session_id, turn_id), "conversation": {"id": session_id}}
-    return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http))
+    return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http), after=after)
 
 
 class ResponseWriter(openai_chat.Writer):
-    """Writes a turn as the events of a response, which `response` becomes; calls `as_functions` for Open WebUI."""
+    """Writes a turn as the events of a response, which `response` becomes, but those up to the number `after`; calls
+    `as_functions` for Open WebUI.
+    """
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
         {**error_body(turn_errors.of("turn_interrupted"))["error"], "type": "error", "sequence_number": 0}
     )
     end = b""
 
-    def __init__(self, head: Json, *, as_functions: bool = False) -> None:
+    def __init__(self, head: Json, *, as_functions: bool = False, after: int = -1) -> None:
         begun: Json = {"object": "response", "status": "in_progress", "output": [], "error": None}
         self.response: Json = {**_MADE_UP, **head, **begun}
-        self._number = 0
+        self._number, self._after = 0, after
         self._as_functions = as_functions
         self._text: list[str] | None = None  # of the message that is open, in a part of this kind
         self._kind = _TEXT
@@ -294,7 +313,8 @@ class ResponseWriter(openai_chat.Writer):
     def _event(self, kind: str, **members: Any) -> bytes:
         event = {"type": kind, "sequence_number": self._number, **members}
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
+        known = event["sequence_number"] <= self._after
+        return b"" if known else b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
 
 
 def _part(kind: str, text: str, cited: Sequence[Json] = ()) -> Json:
