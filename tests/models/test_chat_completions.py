@@ -223,6 +223,16 @@ ANSWERS = {
         tuple({"tool_calls": [call("search", '{"q": 1}', index=0)]} for _ in range(2)),
         calls=(("search", {"q": 1}),),
     ),
+    "a call in pieces that comes again whole": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
+        (
+            {"tool_calls": [call("search", "", index=0)]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": '{"q"'}}]},
+            {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+            {"tool_calls": [call("search", '{"q": 1}', index=0)]},
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
     "a name in the second delta": Row(
         {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
         (
@@ -557,6 +567,16 @@ IN_TEXT = {
     "Hermes, without an end": f"<tool_call>{WRITTEN}",
     "Hermes, with thinking": f"<think>Look.</think>\n<tool_call>{WRITTEN}</tool_call><|im_end|>",
     "Qwen's coder": "<tool_call>\n<function=search>\n<parameter=q>\n1\n</parameter>\n</function>\n</tool_call>",
+    "Qwen's coder, without its mark": "<function=search>\n<parameter=q>\n1\n</parameter>\n</function>\n</tool_call>",
+    "Llama's functions": '<function=search>{"q": "1"}</function>',
+    "GLM": "<tool_call>search\n<arg_key>q</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+    "Granite": f"<|tool_call|>[{WRITTEN}]<|/tool_call|>",
+    "Claude's": '<function_calls>\n<invoke name="search">\n<parameter name="q">1</parameter>\n</invoke>\n'
+    "</function_calls>",
+    "DeepSeek 3.1": '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>search<｜tool▁sep｜>{"q": "1"}<｜tool▁call▁end｜>'
+    "<｜tool▁calls▁end｜>",
+    "DeepSeek 3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>search\n```json\n"
+    '{"q": "1"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     "MiniMax": '<minimax:tool_call><invoke name="search"><parameter name="q">1</parameter></invoke>\n'
     "</minimax:tool_call>",
     "Mistral": f"[TOOL_CALLS][{WRITTEN}]",
@@ -612,6 +632,8 @@ NO_CALLS = {
     "a program": "```python\nprint('<think>')\n```\nprints it.",
     "a list": "[1] says <b>so</b>, [2] does not.",
     "arguments that are a list": '<tool_call>{"name": "search", "arguments": [["q", "true", 1]]}',
+    "a function of a list": '<function=search>[["q", "true", 1]]</function>',
+    "keys without a call": "<tool_call>search\n<arg_key>q</arg_key>\n<arg_value>1",
     "too long": f'<tool_call>{{"name": "search", "arguments": {{"q": "{"x " * 32_000}"}}}}</tool_call>',
 }
 

@@ -24,14 +24,17 @@ OPENINGS: Final = frozenset("`{[")  # the first characters of such an answer
 _FENCES: Final = ("```json", "```tool_call", "```")
 QUOTES: Final = frozenset("`\"'“”‘’«»「『")
 _BETWEEN: Final = re.compile(
-    "|".join(re.escape(mark) for mark in (*CALL_MARKS, *_FENCES))
-    + r"|</(?:minimax:)?tool_call>|</｜DSML｜(?:function|tool)_calls>|<\|tool_call(?:s_section)?_(?:begin|end)\|>"
-    r"|<\|(?:call|im_end|eot_id|eom_id)\|>|</s>|[;,\s]"
+    "|".join(re.escape(mark) for mark in (*CALL_MARKS, *_FENCES) if mark != "<function=")  # which has the name
+    + r"|</(?:minimax:)?tool_call>|</(?:｜DSML｜)?(?:function|tool)_calls>|<\|tool_call(?:s_section)?_(?:begin|end)\|>"
+    r"|<｜tool▁calls?▁(?:begin|end)｜>|<\|(?:/tool_call|call|im_end|eot_id|eom_id)\|>|</s>|[;,\s]"
 )
 _NAMED: Final = re.compile(  # what stands between the name of a tool and its arguments: as JSON, and each by itself
-    r"([\w.-]{1,100})(?::\d{1,9})?\s{0,9}(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\]|<\|tool_call_argument_begin\|>)?"
-    r"(?:<\|constrain\|>)?(?:json)?(?:<\|message\|>)?\s{0,9}(?=\{)"
+    r"(?:function<｜tool▁sep｜>)?([\w.-]{1,100})(?::\d{1,9})?\s{0,9}(?:\[CALL_ID\]\w{1,64})?"
+    r"(?:\[ARGS\]|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>)?"
+    r"(?:<\|constrain\|>)?(?:```)?(?:json)?(?:<\|message\|>)?\s{0,9}(?=\{)"
 )
+_KEYED: Final = re.compile(r"([\w.-]{1,100})\s{0,9}(?=<arg_key>|</tool_call>)")  # GLM's
+_PAIR: Final = re.compile(r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
 _INVOKED: Final = re.compile(r"""<(?:(?:｜DSML｜)?invoke name="|function=)([^"<>]{1,100})"?>""")
 _ARGUMENT = re.compile(r"""<(?:｜DSML｜)?parameter(?: name="|=)([^"<>]+)"?(?: string="(true|false)")?>\n?""")
 _INVOKED_END: Final = re.compile(r"</(?:(?:｜DSML｜)?invoke|function)>")
@@ -93,8 +96,15 @@ def _written(text: str) -> Iterator[tuple[str, Any, str]]:
             yield named[1], args, text[begin:at]
         elif (begun := _INVOKED.match(text, at)) and (end := _INVOKED_END.search(text, at)):
             at = end.end()
-            _, *parts = _ARGUMENT.split(text[begun.end() : end.start()])
-            yield begun[1], list(zip(parts[::3], parts[1::3], parts[2::3], strict=True)), text[begin:at]
+            first, *parts = _ARGUMENT.split(text[begun.end() : end.start()])
+            pairs = list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
+            yield begun[1], read_arguments(first) if first.strip() else pairs, text[begin:at]
+        elif keyed := _KEYED.match(text, at):
+            at, pairs = keyed.end(), []
+            while pair := _PAIR.match(text, at):
+                pairs.append((pair[1], None, pair[2]))
+                at = pair.end()
+            yield keyed[1], pairs, text[begin:at]
         else:
             raise ValueError("no call")
 

@@ -97,6 +97,8 @@ class _OpenCall:
     passed_on: int = 0  # characters of the arguments
 
     def add(self, args: str) -> None:
+        if args == self.args and self.is_followed_by(args):
+            return  # the whole call is told once more
         self.is_cumulative = self.is_cumulative and args.startswith(self.latest)
         self.args += args
         self.latest = args or self.latest
@@ -235,7 +237,8 @@ class CompletionReader:
             return None
         if current.name and piece.name != current.name and piece.id != current.id:
             return None if current.args else current
-        if piece.id and piece.id == current.id and current.latest and piece.args.startswith(current.latest):
+        is_again = piece.args == current.args or (current.latest and piece.args.startswith(current.latest))
+        if piece.id and piece.id == current.id and is_again:
             return current
         return None if current.is_followed_by(piece.args) else current
 
