@@ -177,7 +177,9 @@ class ChatModel:
         """
         options.setdefault("empty_tries", MAX_EMPTY_ANSWERS)
         parts = amended_requests.RequestParts(messages, tuple(tools), self._form, limits=self._limits, **options)
-        request = self._request(amended_requests.fitting(parts, self._too_long), account)
+        if self._too_long is not None:
+            parts = amended_requests.fitting(parts, self._too_long)
+        request = self._request(parts, account)
         started, outcome = time.monotonic(), "internal_error"
         with self._span("model", model=self.id, provider=self.traced_as) as span:
             session = {"session_id": account.session_id} if account else {}
@@ -204,7 +206,8 @@ class ChatModel:
 
     def _request(self, parts: amended_requests.RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        parts = amended_requests.within_window(parts)
+        if parts.limits.window is not None:
+            parts = amended_requests.within_window(parts, parts.limits.window)
         model, bound, sampling = self._model, self._tools.of(parts.tools), parts.sampling
         options = RequestOptions(
             bound.offered,
