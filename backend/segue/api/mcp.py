@@ -16,7 +16,7 @@ from segue.api.approve import page
 from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
 from segue.api.problems import problems
 from segue.api.schemas import AnyLimit, Body, Page
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import AppError, existing
 from segue.domain.field_types import doc
 from segue.domain.visible import visible
 from segue.mcp import status
@@ -91,8 +91,7 @@ async def begin_mcp_login(
     mcp_server: LoginServer, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> BegunLogin:
     """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
-    if mcp_server not in services.mcp.login_servers(caller, origin.groups):
-        raise NotFound("mcp_server")
+    existing("mcp_server", mcp_server in services.mcp.login_servers(caller, origin.groups) or None)
     return await _logins(services).begin(caller, mcp_server)
 
 
@@ -139,8 +138,7 @@ def _only(request: Request, name: str) -> str | None:
 
 def _question(user: str, server: str) -> HTMLResponse:
     """The button sends the address of the page again, which only the browser that has logged in knows."""
-    told = f"Everything that {user} does here will reach your account at {server}. Go on only if you are {user}, and "
-    told += "asked for this login yourself. If somebody sent you the link, close this page: nothing was done."
+    told = f"What {user} does here will reach your account there. Close this page if the link came from somebody else."
     button = f'<form method="post"><button class="yes">{escape(visible(f"I am {user}: log in"))}</button></form>'
     asked = page("en", f"Log {user} in at {server}?", f"<p>{escape(visible(told))}</p>", button)
     asked.headers["Referrer-Policy"] = "same-origin"  # else the button's request says that it is of no page

@@ -20,7 +20,8 @@ TurnErrorName = Literal[
     "turn_timeout", "storage_lost", "output_invalid", "internal_error", "turn_interrupted", "turn_gave_up",
     "turn_cancelled", "turn_steered", "forked", "turn_in_progress", "not_in_history", "not_the_users",
     "cannot_edit_steer", "cannot_retry", "too_many_queued", "rate_limited", "service_limit_reached",
-    "idempotency_key_reused",
+    "idempotency_key_reused", "no_open_plan", "plan_expired", "waits_for_others", "decision_of_others",
+    "decision_of_another", "yes_of_another",
 ]  # fmt: skip
 ROWS: Final = tomllib.loads(files("segue.domain").joinpath("turn_errors.toml").read_text("utf-8"))
 

@@ -298,15 +298,6 @@ async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
     return await connection.scalar(select(rule).where(turns.c.id == turn_id))
 
 
-def expired() -> AppError:
-    detail = "The plan waited too long and is no longer valid; nothing was run. Ask again for what you want done."
-    return AppError("plan_expired", status=409, title="The plan has expired", detail=detail)
-
-
-def no_open_plan() -> AppError:
-    return AppError("no_open_plan", status=404, title="No open plan", detail="Nothing is waiting in this session.")
-
-
 def is_open() -> ColumnElement[bool]:
     """Returns a condition on `plans`."""
     return plans.c.status.in_(written(*sorted(OPEN)))

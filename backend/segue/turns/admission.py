@@ -29,7 +29,7 @@ from segue.plans.store import StalePlan, StoredPlan
 from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import faults_of
 from segue.tools.user_requests import faults_of_answer
-from segue.turns.approvals import Decider, is_agreed, record_decision, waits_for_others
+from segue.turns.approvals import Decider, is_agreed, record_decision
 from segue.turns.branches import put_in_place
 from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, sessions_of_open, turn_of_key
@@ -242,7 +242,7 @@ async def begin_decision(
     if stored is None:
         if await plans.newest_has_expired(connection, session_id):
             return None
-        raise plans.no_open_plan()
+        raise turn_errors.of("no_open_plan")
     plans.usable(stored)
     if stored.plan.version != button.version or button.plan_id not in (None, stored.plan.id):
         raise StalePlan
@@ -253,7 +253,7 @@ async def begin_decision(
             return None
         request = replace(request, decided_by=by.identity.user)
     elif button.decision == "confirm" and stored.plan.waits_for is not None:
-        raise waits_for_others(stored.plan.waits_for)
+        raise turn_errors.of("waits_for_others", whom=stored.plan.waits_for.told)
     request = replace(request, message=_message_of(button, stored.plan), amends=button.decision == "amend")
     return await _begin_decided(connection, owner, stored, button, tools=tools, request=request, now=now)
 

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, plans, sessions, turns
 from segue.db.rows import came_before, newest_first, plan_of
+from segue.domain import turn_errors
 from segue.domain.approval_rule import MAX_REASON_CHARS, Others, WaitsFor
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.field_types import doc
@@ -20,7 +21,7 @@ from segue.domain.ids import digest_of_json
 from segue.domain.plan import Button, Plan, PlanStatus, Step
 from segue.domain.user_request import PAGE
 from segue.memory.history import IN_HISTORY
-from segue.plans.store import StalePlan, StoredPlan, expired, is_open
+from segue.plans.store import StalePlan, StoredPlan, is_open
 from segue.users.audit import record_act
 
 MAX_MESSAGES = 20
@@ -209,7 +210,7 @@ async def record_decision(
     if waits is None or step is None or stored.plan.version != button.version:
         raise StalePlan
     if stored.plan.expires_at <= now:
-        raise expired()
+        raise turn_errors.of("plan_expired")
     said = step.others.yes_by if step.others else ()
     _check_decider(waits, owner, by.identity, said, now)
     if button.args is not None and not waits.may_change_args:
@@ -240,24 +241,12 @@ def _check_decider(waits: WaitsFor, owner: str, identity: Identity, said: Sequen
     """As `_may_decide`, in Python. Raises NotFound to those it does not wait for, AppError `not_yours_to_decide`."""
     if not waits.is_for(identity, now):
         if identity.user == owner:
-            raise _not_yours(f"It waits for {waits.told}: one of them has to decide.")
+            raise turn_errors.of("decision_of_others", whom=waits.told)
         raise NotFound("approval")
     if waits.who == "other" and identity.user == owner:
-        raise _not_yours(f"You have asked for this: another one of {waits.group} has to decide.")
+        raise turn_errors.of("decision_of_another", group=waits.group)
     if identity.user in said:
-        raise _not_yours(f"You have said yes already: another one of {waits.group} has to say yes too.")
-
-
-def _not_yours(detail: str) -> AppError:
-    return AppError("not_yours_to_decide", status=403, title="Another person has to decide", detail=detail)
-
-
-def waits_for_others(waits: WaitsFor) -> AppError:
-    detail = (
-        f"The step waits for {waits.told}: a yes of the user's does not run it. Those who may decide find it at "
-        "`GET /approvals`. The user may take it back with the decision `reject`."
-    )
-    return AppError("waits_for_others", status=403, title="Others have to decide", detail=detail)
+        raise turn_errors.of("yes_of_another", group=waits.group)
 
 
 def decided_already(plan: Plan) -> AppError:

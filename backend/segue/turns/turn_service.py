@@ -16,6 +16,7 @@ from segue.agent.tool_loop import plain_request
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_connection import RedisServer
 from segue.db.redis_keys import plans_of_owner_key
+from segue.domain import turn_errors
 from segue.domain.errors import AppError
 from segue.domain.identity import Charge, Identity
 from segue.domain.plan import Button
@@ -24,7 +25,7 @@ from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
 from segue.log import log
 from segue.memory import session_store, short_term
-from segue.plans.store import expired, get_plan
+from segue.plans.store import get_plan
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
@@ -188,7 +189,7 @@ class TurnService:
         store, again = self._deciding(owner, session_id, button, request), known.turn.turn_id if known else None
         admitted = await self.begin(owner, button.message, store, again=again)
         if admitted is None:  # raised after the commit, since the plan is stored as expired
-            raise expired()
+            raise turn_errors.of("plan_expired")
         return admitted.turn
 
     async def done_elsewhere(self, owner: str, key: str) -> None:
@@ -229,7 +230,7 @@ class TurnService:
             raise decided_already((await deps.database.read(get_plan, plan_id)).plan) from None
         decided = await deps.database.read(get_approval, identity, plan_id, now=deps.clock())
         if decided.status == "expired":
-            raise expired()
+            raise turn_errors.of("plan_expired")
         return decided
 
     async def decide_several(self, owner: str, wanted: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
@@ -248,7 +249,7 @@ class TurnService:
                     except AppError as error:
                         raise error.with_extra(session_id=session_id) from None
                     if accepted is None:
-                        raise expired().with_extra(session_id=session_id)
+                        raise turn_errors.of("plan_expired").with_extra(session_id=session_id)
                     admitted[session_id] = accepted
         for session_id, each in admitted.items():
             await self._dispatch(owner, ids[session_id], each)

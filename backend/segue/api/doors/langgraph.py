@@ -36,7 +36,7 @@ from segue.events.agui_encoding import answer_json, to_json
 from segue.events.event_buffer import end_of
 from segue.memory.history import list_messages, opening_messages
 from segue.memory.session_store import get_session, list_sessions
-from segue.plans.store import StalePlan, no_open_plan
+from segue.plans.store import StalePlan
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, get_turn, list_turns, turn_of_key
 from segue.turns.store import ChatRequest, OnBusy, once
@@ -221,7 +221,7 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
         request = ChatRequest(text, once=known, stream=True, abandons=abandons)
         return (await every_door.say(client, session.id, request)).turn
     if answer.verdict is None or (asked is None and row is None):
-        raise no_open_plan()
+        raise turn_errors.of("no_open_plan")
     plan_id, version = asked or (None, 0)
     button = Button(answer.verdict, version, answer.args, plan_id=plan_id, answer=answer.form, chosen=answer.chosen)
     return await every_door.decide(client, session.id, button, known)
