@@ -21,16 +21,18 @@ TurnErrorName = Literal[
     "turn_cancelled", "turn_steered", "forked", "turn_in_progress", "not_in_history", "not_the_users",
     "cannot_edit_steer", "cannot_retry", "too_many_queued", "rate_limited", "service_limit_reached",
     "idempotency_key_reused", "no_open_plan", "plan_expired", "waits_for_others", "decision_of_others",
-    "decision_of_another", "yes_of_another",
+    "decision_of_another", "yes_of_another", "invalid_args", "invalid_answer", "signature_invalid",
+    "trigger_key_missing", "nothing_to_export", "conversation_too_long",
 ]  # fmt: skip
 ROWS: Final = tomllib.loads(files("segue.domain").joinpath("turn_errors.toml").read_text("utf-8"))
 
 
 def of(name: TurnErrorName, *, extra: Mapping[str, str | int] | None = None, **given: Any) -> AppError:
-    """Returns the error of a row. `given` is what its detail has in braces, with `retry_after_s` as its row may."""
+    """Returns the error of a row. `given` is what its detail has in braces, and `errors`, `retry_after_s`."""
     row = {"code": name, **ROWS[name]}
     wait_s: int | None = given.get("retry_after_s", row.pop("retry_after_s", None))
-    return AppError(**{**row, "detail": row["detail"].format(**given)}, retry_after_s=wait_s, extra=extra)
+    told, errors = row["detail"].format(**given), given.get("errors", ())
+    return AppError(**{**row, "detail": told}, retry_after_s=wait_s, extra=extra, errors=errors)
 
 
 def cancelled(approved_step: str | None = None) -> AppError:
@@ -46,10 +48,6 @@ def steered(reader: TurnKey) -> AppError:
 
 def reader_of(extra: Mapping[str, str | int]) -> TurnKey:
     return TurnKey(str(extra["session_id"]), str(extra["turn_id"]), int(extra["turn_seq"]), int(extra["run"]))
-
-
-def in_progress(turn_id: str) -> AppError:
-    return of("turn_in_progress", extra={"turn_id": turn_id})
 
 
 def rate_limited(limit: str, at_most: int | str, wait_s: int) -> AppError:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.db.engine import Database
-from segue.domain import recording
+from segue.domain import recording, turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
 from segue.domain.ids import Clock
@@ -69,13 +69,11 @@ async def load_conversation(
     session = await get_session(connection, owner, session_id)
     rows = await ended_turns(connection, session_id)
     if not rows:
-        detail = "No turn of this session has ended yet. Send a message first, or wait for the one that runs."
-        raise AppError("nothing_to_export", status=409, title="Nothing to export", detail=detail)
+        raise turn_errors.of("nothing_to_export")
     messages: dict[str, list[Message]] = {row.id: [] for row in rows}
     stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
     if len(stored) > MAX_MESSAGES:
-        detail = f"A conversation of more than {MAX_MESSAGES} messages cannot be exported; list its parts by page."
-        raise AppError("conversation_too_long", status=422, title="The conversation is too long", detail=detail)
+        raise turn_errors.of("conversation_too_long", at_most=MAX_MESSAGES)
     for message in stored:
         messages.get(message.turn_id, []).append(message)
     calls = await list_calls(connection, owner, session_id, limit=MAX_MESSAGES)

@@ -54,7 +54,7 @@ async def fork_session(
     if cut.branch is not None:
         raise turn_errors.of("not_in_history")
     if cut.busy is not None:
-        raise turn_errors.in_progress(cut.busy)
+        raise turn_errors.of("turn_in_progress", extra={"turn_id": cut.busy})
     fork_id = new_id("ses", now)
     values = {
         "source": session_id,

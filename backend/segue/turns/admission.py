@@ -198,7 +198,7 @@ async def find_retry(
     if last is not None and last.id == turn.turn_id and once is not None and last.retried == once:
         return Admitted(turn, last.status, fresh=False)
     if (busy := await first_open_turn(connection, session_id)) is not None:
-        raise turn_errors.in_progress(busy)
+        raise turn_errors.of("turn_in_progress", extra={"turn_id": busy})
     if last is None or last.id != turn.turn_id or last.status not in ("failed", "cancelled"):
         raise turn_errors.of("cannot_retry")
     return Admitted(turn)
@@ -323,14 +323,14 @@ def _check_args(
         return
     tool = plan.waiting_step.tool if plan.waiting_step else None
     if tool is None:
-        raise _invalid("args", "The step that waits calls no tool: there are no arguments to change.")
+        raise _invalid("invalid_args", "The step that waits calls no tool: there are no arguments to change.")
     tools.specs(tool, owner=owner, groups=groups)
     try:
         faults = faults_of(tools.tools()[tool], args)
     except ToolFailed as refused:
-        raise _invalid("args", str(refused)) from refused
+        raise _invalid("invalid_args", str(refused)) from refused
     if faults:
-        raise _invalid("args", "; ".join(faults), faults)
+        raise _invalid("invalid_args", "; ".join(faults), faults)
 
 
 def _check_answer(plan: Plan, button: Button) -> None:
@@ -341,11 +341,11 @@ def _check_answer(plan: Plan, button: Button) -> None:
         return
     if asks is None or asks.mode == "url":
         if button.answer is not None:
-            raise _invalid("answer", "The step that waits asks for a yes or a no: it takes no `answer`.")
+            raise _invalid("invalid_answer", "The step that waits asks for a yes or a no: it takes no `answer`.")
         return
     faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
     if faults and button.decision == "confirm":
-        raise _invalid("answer", "; ".join(faults), faults)
+        raise _invalid("invalid_answer", "; ".join(faults), faults)
 
 
 def _check_results(plan: Plan, button: Button) -> None:
@@ -355,18 +355,15 @@ def _check_results(plan: Plan, button: Button) -> None:
     is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
     if button.decision == "confirm" and not (is_just_that and all(fit)):
         why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."
-        raise _invalid("answer", why)
+        raise _invalid("invalid_answer", why)
 
 
-def _invalid(field: Literal["args", "answer"], why: str, faults: Sequence[str] = ()) -> AppError:
-    title = "The tool does not take these arguments" if field == "args" else "This is no answer to what the tool asks"
-    code, found = f"invalid_{field}", (fault.partition(": ") for fault in faults)
+def _invalid(name: Literal["invalid_args", "invalid_answer"], why: str, faults: Sequence[str] = ()) -> AppError:
+    field, found = name.removeprefix("invalid_"), (fault.partition(": ") for fault in faults)
     errors = [
-        {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": code} for at, _, said in found
+        {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": name} for at, _, said in found
     ]
-    if field == "args":  # the codes are written out, since docs/openapi.json is made of those that stand in the source
-        return AppError("invalid_args", status=422, title=title, detail=why, errors=errors)
-    return AppError("invalid_answer", status=422, title=title, detail=why, errors=errors)
+    return turn_errors.of(name, why=why, errors=errors)
 
 
 async def accepted_before(
@@ -400,5 +397,5 @@ async def _admit_locked(
         if request.on_busy in ("enqueue", "steer"):
             raise turn_errors.of("too_many_queued", limit=MAX_QUEUED)
         if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now
-            raise turn_errors.in_progress(busy)
+            raise turn_errors.of("turn_in_progress", extra={"turn_id": busy})
     return Admitted(turn)

@@ -58,7 +58,7 @@ async def put_in_place(
     )
     row = existing("message", (await connection.execute(statement)).one_or_none())
     if (busy := await first_open_turn(connection, session_id)) is not None:
-        raise turn_errors.in_progress(busy)
+        raise turn_errors.of("turn_in_progress", extra={"turn_id": busy})
     if row.branch is not None:
         raise turn_errors.of("not_in_history")
     if request.message and row.role != "user":

@@ -23,7 +23,7 @@ from segue.db.models import triggers
 from segue.db.redis_keys import Rates
 from segue.db.rows import Position, came_before, newest_first
 from segue.domain import turn_errors
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, new_id
 from segue.log import log
@@ -175,8 +175,7 @@ class Triggers:
             if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in given):
                 return event_id
         log.info("trigger_refused", trigger_id=row.id)
-        detail = "Sign the event with the trigger's secret, as standardwebhooks.com says, within five minutes."
-        raise AppError("signature_invalid", status=401, title="The signature does not hold", detail=detail)
+        raise turn_errors.of("signature_invalid")
 
     def _secrets(self, row: Row[Any]) -> list[str]:
         """Returns those that hold, the newest first; none if no key opens them."""
@@ -190,8 +189,7 @@ class Triggers:
 
     def _sealed(self, trigger_id: str, secret: str, *, before: str | None = None, until: datetime | None = None) -> str:
         if self.seal is None:
-            detail = "Its secret could not be kept: set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints."
-            raise AppError("trigger_key_missing", status=409, title="No key to seal secrets with", detail=detail)
+            raise turn_errors.of("trigger_key_missing")
         known = {"trigger": trigger_id, "secret": secret, "before": before, "until": until}
         return self.seal.seal_text(orjson.dumps(known).decode())
 
