@@ -36,6 +36,8 @@ ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of m
 LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
 
 _MAX_CHARS = 8192  # of what a server sends a browser back with
+# It sends the address of its page again, which only the browser that has logged in knows.
+_YES = '<form method="post"><button class="yes">Yes, log in</button></form>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,9 @@ async def finish_mcp_login(request: Request) -> Response:
         return _page("This is no login", "It names no login that was begun here.", 400)
     try:
         if request.method == "GET" and given["code"] and not given["error"]:
-            return _question(*await services.mcp.logins.begun(state))
+            asked = await services.mcp.logins.begun(state)
+            text = f"What {asked.owner} does here will reach your account there. Close this page if that is not you."
+            return _page(f"Log {asked.owner} in at {asked.server}?", text, 200, _YES)
         finished = await services.mcp.logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)
@@ -136,17 +140,10 @@ def _only(request: Request, name: str) -> str | None:
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= _MAX_CHARS else None
 
 
-def _question(user: str, server: str) -> HTMLResponse:
-    """The button sends the address of the page again, which only the browser that has logged in knows."""
-    told = f"What {user} does here will reach your account there. Close this page if the link came from somebody else."
-    button = f'<form method="post"><button class="yes">{escape(visible(f"I am {user}: log in"))}</button></form>'
-    asked = page("en", f"Log {user} in at {server}?", f"<p>{escape(visible(told))}</p>", button)
-    asked.headers["Referrer-Policy"] = "same-origin"  # else the button's request says that it is of no page
-    return asked
-
-
-def _page(title: str, text: str, code: int) -> HTMLResponse:
-    return page("en", title, f"<p>{escape(text)}</p>", status=code)
+def _page(title: str, text: str, code: int, *parts: str) -> HTMLResponse:
+    shown = page("en", title, f"<p>{escape(visible(text))}</p>", *parts, status=code)
+    shown.headers["Referrer-Policy"] = "same-origin"  # else the request of a button says that it is of no page
+    return shown
 
 
 class WantedPrompt(Body):

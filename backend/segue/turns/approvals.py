@@ -121,10 +121,8 @@ async def list_approvals(
             listed = listed.where(waits, is_own, plans.c.for_group.is_not(None))
         case "decided":
             listed = listed.where(plans.c.decided_by.contains([identity.user]))
-    decided = status == "decided"
-    return [
-        await _approval(connection, row, identity, now, decided=decided) for row in await connection.execute(listed)
-    ]
+    decider = identity if status == "decided" else None
+    return [await _approval(connection, row, decider, now) for row in await connection.execute(listed)]
 
 
 async def list_all_approvals(
@@ -146,7 +144,7 @@ async def get_approval(connection: AsyncConnection, identity: Identity, plan_id:
     is_asked = any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in steps)
     if row is None or not (row.owner == identity.user or is_asked):
         raise NotFound("approval")
-    return await _approval(connection, row, identity, now, decided=row.owner != identity.user)
+    return await _approval(connection, row, identity if row.owner != identity.user else None, now)
 
 
 def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
@@ -171,15 +169,14 @@ def _plan(row: Row[Any]) -> Plan:
     return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
 
 
-async def _approval(
-    connection: AsyncConnection, row: Row[Any], identity: Identity, now: datetime, *, decided: bool
-) -> Approval:
-    """Shows those who may have decided already nothing of what its user, or others, are asked and say after that."""
-    plan, user, asker = _plan(row), identity.user, row.owner
-    is_asked = not decided or (plan.waits_for is not None and plan.waits_for.is_for(identity, now))
+async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identity | None, now: datetime) -> Approval:
+    """Shows a `decider`, who may have decided, nothing of what its user, or others, are asked and say after that."""
+    plan, asker = _plan(row), row.owner
+    is_asked = decider is None or (plan.waits_for is not None and plan.waits_for.is_for(decider, now))
     waiting = plan.waiting_steps if is_asked else ()
     by = ((step, step.others) for step in plan.steps if step.waits_for != "self" and step.others)
-    shown = waiting or tuple(step for step, said in by if user in (asker, *said.yes_by, said.no_by))[-1:]
+    own = (step for step, said in by if decider is None or decider.user in (*said.yes_by, said.no_by))
+    shown = waiting or tuple(own)[-1:]
     first = next(iter(shown), None)
     approval = Approval(
         row.session_id, row.id, row.version, first, row.since, plan.status, asker, row.goal, shown, row.expires_at

@@ -130,13 +130,9 @@ def _unusable(what: str) -> AppError:
 
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    words = set[str]()
-    for claim in (claims.get("scope"), claims.get("scp")):
-        if isinstance(claim, str):
-            words.update(claim.split())
-        elif isinstance(claim, list):
-            words.update(word for word in claim if isinstance(word, str))
-    return frozenset(words)
+    given = (claims.get(name) for name in ("scope", "scp"))
+    lists = (claim.split() if isinstance(claim, str) else claim for claim in given if isinstance(claim, str | list))
+    return frozenset(word for words in lists for word in words if isinstance(word, str))
 
 
 # PyJWT's PyJWKClient fetches synchronously under a lock: once its cache is old, every request waits for the provider.

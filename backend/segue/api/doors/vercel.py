@@ -412,7 +412,9 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
             last = await last_in_history(connection, session_id)
             turn_id = last.id if last else None
         elif body.trigger == "submit-message" or not is_id("turn", turn_id):
-            before = _answer_before(body.messages)
+            # The last of the assistant's that this service wrote: a greeting of the page's is none.
+            ids = (str(each.get("id")) for each in reversed(body.messages[:-1]) if each.get("role") == "assistant")
+            before = next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
             if before is not None and is_id("msg", before):
                 before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
@@ -430,12 +432,6 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
 async def _is_decision(connection: AsyncConnection, turn_id: str) -> bool:
     said = await user_messages_of(connection, turn_id)
     return bool(said) and said[0].content in (PAGE_MESSAGE, *BUTTON_MESSAGES.values())
-
-
-def _answer_before(messages: Sequence[Json]) -> str | None:
-    """Returns the last message of the assistant that this service wrote: a greeting of the page's is none."""
-    ids = (str(each.get("id")) for each in reversed(messages[:-1]) if each.get("role") == "assistant")
-    return next((each for each in ids if is_id("turn", each) or is_id("msg", each)), None)
 
 
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:

@@ -88,14 +88,17 @@ class Logins:
         log.info("mcp_login_begun", server=server)
         return BegunLogin(_link(attempt, state, proof.code_challenge), until)
 
-    async def begun(self, state: str) -> tuple[str, str]:
-        """Returns the user and the server of a login that can be finished. Raises LoginRefused."""
-        attempt = self._opened(await self.database.read(_attempt_of, state))
-        return attempt.owner, attempt.server
+    async def begun(self, state: str, *, take: bool = False) -> LoginAttempt:
+        """Returns a login that can be finished; if it is to `take` it, once. Raises LoginRefused."""
+        found = await self.database.transact(_attempt_of, state, take=take)
+        attempt = found and self._seal.open(LoginAttempt, found.sealed)
+        if not found or not attempt or (attempt.owner, attempt.server) != (found.owner, found.server):
+            raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
+        return attempt
 
     async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
-        """Takes what an authorization server sends a browser back with, once. Raises LoginRefused."""
-        attempt = self._opened(await self.database.transact(_attempt_of, state, take=True))
+        """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
+        attempt = await self.begun(state, take=True)
         self._check_answer(attempt, iss, error)
         if not code:
             raise LoginRefused("The server sent no code back. Ask for a new link.")
@@ -130,12 +133,6 @@ class Logins:
     async def end_all(self, owner: str) -> None:
         for row in await self.grants.rows(owner):
             await self.grants.end(owner, row.server)
-
-    def _opened(self, found: Row[*tuple[Any, ...]] | None) -> LoginAttempt:
-        attempt = found and self._seal.open(LoginAttempt, found.sealed)
-        if not found or not attempt or (attempt.owner, attempt.server) != (found.owner, found.server):
-            raise LoginRefused("This link was used before, or is too old. Ask for a new one.")
-        return attempt
 
     def _check_answer(self, attempt: LoginAttempt, iss: str | None, error: str | None) -> None:
         try:

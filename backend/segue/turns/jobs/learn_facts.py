@@ -155,7 +155,9 @@ class FactExtraction:
         async with self.books.job(*payer, lasts_s=self.lease_s) as account:
             ask = partial(propose_facts, self.model, message, said_on=said_on, answers=answers, known=known)
             proposed = await ask(account=account) if message else []
-        own = [fact for fact in proposed if _is_the_users(fact, known, message, *days.values())]
+        # Of a fact that is corrected the user may say only what is otherwise: "no longer Monday, Tuesday".
+        corrects, words = {memory.id: [memory.content] for memory in known}, (message, *days.values())
+        own = [fact for fact in proposed if is_said(fact.content, *words, *corrects.get(fact.supersedes or "", ()))]
         facts = [replace(fact, content=with_dates(fact.content, days)) for fact in own]
         embeddings = await self.long_term.embed([fact.content for fact in facts], payer=payer)
         source, now = FactSource(job.session_id, speaks.id), self.clock()
@@ -190,9 +192,3 @@ async def cancel_extraction(connection: AsyncConnection, owner: str, session_id:
     mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
     of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
     await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))
-
-
-def _is_the_users(fact: NewFact, known: Iterable[Memory], *said: str) -> bool:
-    """Said in the message, or in it and the fact it corrects: "no longer Monday, Tuesday" is short for a whole fact."""
-    corrected = [memory.content for memory in known if memory.id == fact.supersedes]
-    return is_said(fact.content, *said, *corrected)
