@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,12 +18,16 @@ from typer.testing import CliRunner
 
 from segue.around.cli import COMMANDS, app
 from segue.around.terminal import settings_with
+from segue.db.migrations import MIGRATION_LOCK
 from segue.db.postgres_server import newest
 from segue.domain.agent import PROVIDERS
-from tests.support.commands import ROOT, segue
+from tests.support.commands import ROOT, forked, segue, surroundings
+from tests.support.logs import until
+from tests.support.patience import PATIENCE_S
 from tests.support.service import Process
 from tests.support.stores import plain
 
+ASKS = "SELECT pg_try_advisory_xact_lock(%"
 EMPTIED = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
 
@@ -280,6 +286,25 @@ async def test_a_database_that_was_to_be_migrated_first_is_a_sentence_that_says_
         assert "run `segue migrate` first" in said
         assert "Traceback" not in said
     await admin.close()
+
+
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker",)])
+async def test_a_start_that_waits_for_another_migration_outlives_a_reload_and_ends_at_once_when_it_is_to(
+    own_database_url: str, redis_url: str, command: tuple[str, ...]
+) -> None:
+    stores = {"DATABASE_URL": own_database_url, "REDIS_URL": redis_url}
+    admin = await asyncpg.connect(plain(own_database_url))
+    await admin.execute("UPDATE alembic_version SET version_num = '0040'")
+    await admin.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
+    process = forked(command, ROOT, surroundings(stores), (0, 1, 2))
+    try:
+        await until(partial(admin.fetchval, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE $1", ASKS))
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, PATIENCE_S) == -signal.SIGTERM
+    finally:
+        await admin.close()
+        process.send_signal(signal.SIGKILL)
 
 
 def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:

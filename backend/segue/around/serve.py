@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Annotated, cast
 
 import typer
@@ -49,6 +50,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, place: ProcessPlace | None) -> None:
         super().__init__(config)
         self._place = place
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A start has nothing to end in good order, and may wait long for another process: it ends at once."""
+        if not hasattr(cast(FastAPI, self.config.app).state, "services"):
+            _end_by(signal.Signals(sig))
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -138,16 +145,18 @@ def _work(settings: Settings, place: ProcessPlace | None) -> int:
     if place is not None and place.number > 0:  # the first one has the port, and the figures of all
         settings = settings.model_copy(update={"worker_metrics_port": None})
 
-    async def started(services: Services) -> None:
-        await _started(services, place)
-        log.info("waiting_for_turns")
-
     async def run() -> None:
         stopped = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+
+        async def started(services: Services) -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+            await _started(services, place)
+            log.info("waiting_for_turns")
+
         await run_worker(settings, stopped, started)
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it runs turns, as SIGTERM
     try:
         uvloop.run(run())
     except AppError as error:
@@ -180,6 +189,7 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
     def stop_s() -> float:
         return settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
 
+    _outlive_hangup()
     first = run_with(settings)
     code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
     if code:
@@ -260,6 +270,17 @@ def connections(settings: Settings) -> type[asyncio.Protocol]:
     most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
     made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, max_connections=most)
     return cast(type[asyncio.Protocol], made)
+
+
+def _end_by(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+def _outlive_hangup() -> None:
+    """What starts reads all files anyway: SIGHUP ends it only if the terminal was closed."""
+    on_terminal = os.isatty(0)
+    signal.signal(signal.SIGHUP, lambda *_: _end_by(signal.SIGHUP) if on_terminal and not os.isatty(0) else None)
 
 
 def reload_on_hangup(agents: Agents) -> None:
