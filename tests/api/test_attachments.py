@@ -203,15 +203,6 @@ async def test_the_model_finds_a_passage_and_its_page_in_a_file_of_hundreds_of_p
     assert "\n\n".join(pages)[best["offset"] :].startswith(best["text"])
 
 
-async def test_what_is_no_text_is_searched_by_a_path(client: Client, provider: Provider) -> None:
-    session = await client.new_session()
-    provider.will(calls(("current_time", {})), says("It is."))
-    [call] = (await client.chat(session, "What time is it?"))["tool_calls"]
-    provider.will(calls(("get_tool_result", {"tool_call_id": call["tool_call_id"], "query": "utc"})), says("So."))
-    await client.chat(session, "In UTC?")
-    assert "give a path, such as items[?contains" in provider.messages(role="tool")[-1]["content"]
-
-
 async def test_a_file_is_read_on_after_the_result_that_showed_its_text_has_expired_and_not_once_it_is_deleted(
     settings: Settings, provider: Provider
 ) -> None:

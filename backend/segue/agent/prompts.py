@@ -241,19 +241,15 @@ def mending_note(schema: str, answer: str, faults: Sequence[str]) -> str:
 
 
 def answer_step_note(plan: Plan, step: Step) -> str:
-    return (
-        f"{with_plan(TEXTS['carrying_out'], plan)}\nDo step {step.id} now: {step.description}\n"
-        "Write only what this step asks for; the later steps follow by themselves."
-    )
+    do_it = TEXTS["do_step"].format(id=step.id, description=step.description)
+    return f"{with_plan(TEXTS['carrying_out'], plan)}\n{do_it}"
 
 
 def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
     wanted = f" Missing: {', '.join(missing)}." if missing else ""
-    return (
-        f"{with_plan(TEXTS['carrying_out'], plan)}\nCall {step.tool} for step {step.id} "
-        f"({step.description}) with complete arguments, taken from the conversation and the results in it.{wanted} "
-        f"Known so far:\n{fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))}"
-    )
+    call_it = TEXTS["fill_step"].format(tool=step.tool, id=step.id, description=step.description, wanted=wanted)
+    known = fenced(as_json(clipped(dict(args), MAX_STEP_ARGS_CHARS)))
+    return f"{with_plan(TEXTS['carrying_out'], plan)}\n{call_it}\n{known}"
 
 
 def as_json(value: Any) -> str:

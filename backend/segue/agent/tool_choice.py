@@ -29,6 +29,7 @@ from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
 from segue.models.untrusted import clipped
 from segue.plans.asked_words import english_words, tool_words
 from segue.tools.availability import ToolGuard
+from segue.tools.builtin import defined
 from segue.tools.summaries import shortened
 from segue.tools.tool_health import is_blocked
 from segue.users.usage import Payer
@@ -198,9 +199,7 @@ def _embedded_text(spec: ToolSpec) -> str:
     return f"{' '.join(tool_words(spec.name))}: {spec.description}"[:MAX_EMBEDDED_CHARS]
 
 
-_QUERY: Final = {"query": {"type": "string", "minLength": 1, "maxLength": 400}}
-_ASKED: Final = {"type": "object", "properties": _QUERY, "required": ["query"], "additionalProperties": False}
-FIND_TOOLS: Final = ToolSpec("find_tools", TEXTS["find_tools"], _ASKED, ephemeral=True)
+FIND_TOOLS: Final = defined("find_tools")
 
 CountToolTokens = Callable[[Iterable[ToolSpec]], int]
 

@@ -109,26 +109,7 @@ def _without_state(error: BaseException, state: str) -> OutageCause | None:
 
 LOG_EVERY_S: Final = 10.0
 LOOK_S: Final = 2.0
-# Whom others wait for comes first, then who keeps others from a whole table, then the oldest that has written. A
-# waiter comes last: whom it waits for is the cause.
-_BLOCKER = text("""
-WITH waited_for AS (
-    SELECT unnest(pg_blocking_pids(pid)) AS pid FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'
-), holding AS (
-    SELECT pid FROM pg_locks WHERE granted AND locktype = 'relation'
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-), others AS (
-    SELECT *, pid IN (SELECT pid FROM waited_for) AS is_waited_for, pid IN (SELECT pid FROM holding) AS is_holding
-    FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-)
-SELECT pid AS blocking_pid, application_name AS blocking_application, state AS blocking_state,
-       query_start AS blocking_query_start, is_waited_for AS is_certain,
-       round(extract(epoch FROM clock_timestamp() - coalesce(xact_start, query_start)))::int AS blocking_for_s
-FROM others WHERE is_waited_for OR is_holding OR backend_xid IS NOT NULL
-ORDER BY coalesce(wait_event_type, '') = 'Lock', is_waited_for DESC, is_holding DESC, xact_start LIMIT 1
-""")
+_BLOCKER = text(_ROWS["blocker"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from segue.domain.approval_rule import Others, WaitsFor
 from segue.domain.field_types import IsUnreadable, doc
@@ -26,22 +26,15 @@ OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
 NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
 
 PLAN_TRANSITIONS: Mapping[PlanStatus, frozenset[PlanStatus]] = {
+    **dict.fromkeys(get_args(PlanStatus), frozenset()),
     "active": frozenset({"active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"}),
     "waiting": frozenset({"active", "waiting", "failed", "cancelled", "expired", "superseded"}),
-    "completed": frozenset(),
-    "failed": frozenset(),
-    "cancelled": frozenset(),
-    "expired": frozenset(),
-    "superseded": frozenset(),
 }
 STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
+    **dict.fromkeys(get_args(StepStatus), frozenset()),
     "pending": frozenset({"running", "waiting", "complete", "failed", "skipped"}),
     "waiting": frozenset({"pending", "waiting", "failed", "skipped"}),
     "running": frozenset({"complete", "failed", "unknown", "pending", "waiting"}),
-    "complete": frozenset(),
-    "failed": frozenset(),
-    "skipped": frozenset(),
-    "unknown": frozenset(),
 }
 
 

@@ -14,20 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
+from segue.domain import plan as rules
 from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.plan import (
-    MAX_STEPS,
-    OPEN,
-    Decision,
-    Plan,
-    Step,
-    UnreadablePlan,
-    approve,
-    correct_step,
-    end,
-    update_step,
-)
+from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, correct_step, end, update_step
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
@@ -162,7 +152,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
 
 async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
     """Returns a version that a new plan of the session does not pass before all its steps wait."""
-    return await _last_version(connection, session_id) + MAX_STEPS + 3
+    return await _last_version(connection, session_id) + rules.MAX_STEPS + 3
 
 
 async def _last_version(connection: AsyncConnection, session_id: str) -> int:

@@ -42,10 +42,7 @@ _SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txb
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 ROWS_LOOKED_AT: Final = 5
-# The end of a cell of an XLSX that has a formula, and an empty value or none.
-_UNCALCULATED: Final = re.compile(
-    rb"(?:</(?:\w+:)?f>|<(?:\w+:)?f\b[^>]*/>)\s*(?:<(?:\w+:)?v\s*/?>)?\s*(?:</(?:\w+:)?v>\s*)?</(?:\w+:)?c>"
-)
+_UNCALCULATED: Final = re.compile(rb"</f>\s*(?:<v>|<v\s*/>)?(?:</v>)?\s*</c>")  # a cell of an XLSX with no value
 _HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
 
 
@@ -192,9 +189,8 @@ def _from_xlsx(content: bytes) -> ReadFile:
                     csv.writer(line, lineterminator="").writerow(row)
                     yield line.getvalue()
 
-    sheets = len(book.worksheets)
-    told = f"{sheets} {'sheet' if sheets == 1 else 'sheets'}"
-    told += ", some of its formulas were never calculated" if formulas else ""
+    sheets = "1 sheet" if len(book.worksheets) == 1 else f"{len(book.worksheets)} sheets"
+    told = f"{sheets}, some of its formulas were never calculated" if formulas else sheets
     return ReadFile(XLSX, _joined(lines()), told)
 
 
@@ -205,20 +201,20 @@ def _has_uncalculated(content: bytes) -> bool:
         return any(_UNCALCULATED.search(archive.read(name)) for name in sheets)
 
 
-def _rows(sheet: Any, formulas: Any = None) -> Iterator[Sequence[Any]]:
-    """Yields the values of each row, or the formula of a cell that has one and no value."""
+def _rows(sheet: Any, formulas: Any = None) -> Iterable[Sequence[Any]]:
     sheet.reset_dimensions()  # what a sheet says of its size may be anything
     if formulas is None:
-        yield from sheet.iter_rows(values_only=True)
-        return
+        values: Iterable[Sequence[Any]] = sheet.iter_rows(values_only=True)
+        return values
     formulas.reset_dimensions()
-    for row in zip(sheet.iter_rows(), formulas.iter_rows(), strict=True):
-        yield [
-            getattr(formula.value, "text", formula.value)
-            if cell.value is None and cell.data_type == "n" and formula.data_type == "f"
-            else cell.value
-            for cell, formula in zip(*row, strict=True)
-        ]
+    rows = zip(sheet.iter_rows(), formulas.iter_rows(), strict=True)
+    return ([_value(*cell) for cell in zip(*row, strict=True)] for row in rows)
+
+
+def _value(cell: Any, formula: Any) -> Any:
+    """Returns the value of a cell, or its formula if no program has calculated it."""
+    lacks_it = cell.value is None and cell.data_type == "n" and formula.data_type == "f"
+    return getattr(formula.value, "text", formula.value) if lacks_it else cell.value
 
 
 def _joined(lines: Iterable[str]) -> str:

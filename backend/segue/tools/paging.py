@@ -139,8 +139,8 @@ def _passages_here(content: str, query: str, is_json: bool) -> list[dict[str, An
     for at in sorted(found, key=lambda at: (-sum(map(len, found[at])), at))[:MOST_PASSAGES]:
         start = max(min(found[at].values()) - PASSAGE_CHARS // 4, 0)
         [*_, page] = [None, *_PAGE.findall(text, 0, max(found[at].values()))]
-        about = {"page": page} if page else {}
-        passages.append({"offset": start, **about, "text": text[start : start + PASSAGE_CHARS]})
+        passage = {"offset": start, "text": text[start : start + PASSAGE_CHARS]}
+        passages.append(passage | {"page": page} if page else passage)
     return passages
 
 

@@ -1,5 +1,6 @@
 """How the service's own tools are defined, which is data: `definitions.toml` has what the model is told of each."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from segue.domain.tool import END_MANDATES, PROPOSE_MANDATE, ToolSpec
@@ -8,10 +9,11 @@ from segue.language.lexicon import load_toml
 _TABLE: Final = load_toml("definitions.toml", package="segue.tools.builtin")
 
 BUILTIN: Final = frozenset({*_TABLE["built_in"], PROPOSE_MANDATE, END_MANDATES})  # all that a service may have
+REFUSED: Final[Mapping[str, str]] = _TABLE["refused"]  # by tool
 
 
 def defined(name: str) -> ToolSpec:
-    row = (_TABLE["built_in"] | _TABLE["of_servers"])[name]
+    row = (_TABLE["built_in"] | _TABLE["of_engine"] | _TABLE["of_servers"])[name]
     said = {key: value for key, value in row.items() if key not in ("args", "required")}
     needed = {"required": row["required"]} if "required" in row else {}
     schema = {"type": "object", "properties": row["args"], **needed, "additionalProperties": False}

@@ -34,11 +34,17 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
         is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= most
         if is_shown and not args.keys() & {"path", "part"}:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
-        if "part" in args:
-            stored = await _text_of(stored, args["part"])
-        if (query := args.get("query")) and "path" not in args:
-            return await _passages(call, stored, query)
-        return await _answer(call, stored, args, max_bytes=max_bytes)
+        try:
+            if "part" in args:
+                stored = await _text_of(stored, args["part"])
+            if (query := args.get("query")) and "path" not in args:
+                found = await passages_in(stored.content or "", query, is_json=stored.kind == "json")
+                if found is None:
+                    raise ToolRetry(NO_TEXT)
+                return {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "found": found}
+            return await _answer(call, stored, args, max_bytes=max_bytes)
+        except AppError as error:
+            raise ToolRetry(error.detail) from error
 
     return Tool(defined("get_tool_result"), run)
 
@@ -66,10 +72,7 @@ async def _search(database: Database, args: dict[str, Any], context: ToolContext
 
 async def _text_of(stored: StoredResult, number: int) -> StoredResult:
     """Raises ToolRetry for a part that is no text: an image of an earlier turn is for the user only."""
-    try:
-        part, count = await part_at(stored.content or "", number, is_json=stored.kind == "json")
-    except AppError as error:
-        raise ToolRetry(error.detail) from error
+    part, count = await part_at(stored.content or "", number, is_json=stored.kind == "json")
     if part is None:
         raise ToolRetry(f"This result has no part {number}; its parts are {count}, counted from 0.")
     try:
@@ -91,23 +94,10 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 
 
-async def _passages(call: ToolCall, stored: StoredResult, query: str) -> dict[str, Any]:
-    try:
-        found = await passages_in(stored.content or "", query, is_json=stored.kind == "json")
-    except AppError as error:
-        raise ToolRetry(error.detail) from error
-    if found is None:
-        raise ToolRetry(NO_TEXT)
-    return {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "found": found}
-
-
 async def _answer(call: ToolCall, stored: StoredResult, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
     path, offset = args.get("path"), args.get("offset", 0)
     wanted = Wanted(path, offset, args.get("limit", MAX_ANSWER), max_bytes, max_chars=MAX_ANSWER)
-    try:
-        part = await page_of(stored.content or "", wanted, is_json=stored.kind == "json")
-    except AppError as error:
-        raise ToolRetry(error.detail) from error
+    part = await page_of(stored.content or "", wanted, is_json=stored.kind == "json")
     counted = {"result_total": part.result_total, "next_offset": part.next_offset}
     answer = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, **counted}
     if wanted.fits(part.json):
