@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -16,7 +16,7 @@ from segue.domain.identity import current_user
 from segue.domain.ids import new_id
 from tests.support.identity import new_key, speaking
 from tests.support.loop_lag import loop_kept_free
-from tests.support.plans import planned
+from tests.support.plans import Frozen, planned
 from tests.support.provider import Provider, calls, calls_raw, says
 from tests.support.results import Call, last_result, listed, loaded, problem, ran, use_toolbox
 from tests.support.service import Client, running
@@ -293,6 +293,21 @@ async def test_the_model_loads_a_result_of_an_earlier_turn_by_path_and_page(clie
     assert "is not JMESPath" in refused["error"]
     assert answer["tool_calls"] == []
     assert await listed(client, session) == [call]
+
+
+async def test_what_is_loaded_or_found_of_an_earlier_result_says_when_it_was_made(
+    settings: Settings, provider: Provider
+) -> None:
+    clock = Frozen()
+    async with running(settings, clock=clock) as client:
+        session = await client.new_session(time_zone="Europe/Rome")
+        [call] = await ran(client, provider, session, ("table", {"rows": 1000}))
+        clock.now += timedelta(days=21)
+        by_id = {"tool_call_id": call["tool_call_id"], "path": "rows[0].id"}
+        provider.will(calls(("get_tool_result", by_id), ("get_tool_result", {"query": "table"})), says("It is old."))
+        await client.chat(session, "How many rows are there?")
+    loaded, found = (orjson.loads(each["content"]) for each in provider.messages(role="tool")[-2:])
+    assert loaded["at"] == found["results"][0]["at"] == "2026-11-20T10:00+01:00"
 
 
 async def test_words_to_find_in_one_result_are_refused_and_not_answered_with_its_beginning(

@@ -6,6 +6,7 @@ import orjson
 
 from segue.db.engine import Database
 from segue.domain.errors import AppError, NotFound
+from segue.domain.ids import local_time
 from segue.domain.session import READ_ATTACHMENT, SHOWN_BYTES
 from segue.domain.tool import Tool, ToolCall, ToolContext, ToolFailed, ToolRetry
 from segue.tools.builtin import defined
@@ -34,6 +35,7 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
         is_shown = call.turn_id == context.turn_id and call.metadata.size_bytes <= most
         if is_shown and not args.keys() & {"path", "part"}:
             raise ToolRetry(f"You already have the whole result of {call.tool_call_id} above, in this turn.")
+        about = _about(call, context)
         try:
             if "part" in args:
                 stored = await _text_of(stored, args["part"])
@@ -41,8 +43,8 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
                 found = await passages_in(stored.content or "", query, is_json=stored.kind == "json")
                 if found is None:
                     raise ToolRetry(NO_TEXT)
-                return {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "found": found}
-            return await _answer(call, stored, args, max_bytes=max_bytes)
+                return {**about, "found": found}
+            return {**about, **await _answer(stored, args, max_bytes=max_bytes)}
         except AppError as error:
             raise ToolRetry(error.detail) from error
 
@@ -51,17 +53,12 @@ def get_tool_result_tool(database: Database, *, shown_bytes: int) -> Tool:
 
 async def _search(database: Database, args: dict[str, Any], context: ToolContext, *, max_bytes: int) -> dict[str, Any]:
     words, offset, limit = args.get("query", "").split(), args.get("offset", 0), min(args.get("limit", LISTED), LISTED)
-    asked = context.owner, context.session_id, words[:8]
-    found, total = await database.read(search_calls, *asked, offset=offset, limit=limit)
+    of = context.owner, context.session_id
+    found, total = await database.read(search_calls, *of, words[:8], offset=offset, limit=limit)
+    args_shown = (one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS) for call in found)
     listed = [
-        {
-            "tool_call_id": call.tool_call_id,
-            "tool_name": call.tool_name,
-            "status": call.status,
-            "args": one_line(orjson.dumps(call.args).decode(), MAX_ARGS_CHARS),
-            "summary": call.metadata.summary,
-        }
-        for call in found
+        {**_about(call, context), "status": call.status, "args": shown, "summary": call.metadata.summary}
+        for call, shown in zip(found, args_shown, strict=True)
     ]
     bound = Wanted(max_bytes=max_bytes, max_chars=MAX_ANSWER)
     while len(listed) > 1 and not bound.fits(orjson.dumps(listed)):
@@ -94,12 +91,17 @@ async def _load(database: Database, tool_call_id: str, context: ToolContext) -> 
     raise ToolRetry(f"This session has no result {tool_call_id[:64]}. Newest results: {known}.")
 
 
-async def _answer(call: ToolCall, stored: StoredResult, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
+def _about(call: ToolCall, context: ToolContext) -> dict[str, Any]:
+    """Returns which call it was, and when where the user is: what it gave may be otherwise by now."""
+    at = local_time(call.started_at, context.time_zone).isoformat(timespec="minutes")
+    return {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, "at": at}
+
+
+async def _answer(stored: StoredResult, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
     path, offset = args.get("path"), args.get("offset", 0)
     wanted = Wanted(path, offset, args.get("limit", MAX_ANSWER), max_bytes, max_chars=MAX_ANSWER)
     part = await page_of(stored.content or "", wanted, is_json=stored.kind == "json")
-    counted = {"result_total": part.result_total, "next_offset": part.next_offset}
-    answer = {"tool_call_id": call.tool_call_id, "tool_name": call.tool_name, **counted}
+    answer = {"result_total": part.result_total, "next_offset": part.next_offset}
     if wanted.fits(part.json):
         return {**answer, "result": part.result}
     at = f"{path} | [{offset}]" if path else f"[{offset}]"
