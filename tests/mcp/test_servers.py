@@ -460,7 +460,7 @@ def test_tools_whose_names_have_other_letters_than_a_model_may_call_are_all_offe
     async def never(*_: object, **__: object) -> object:
         raise AssertionError("no tool is called")
 
-    names = ["搜索邮件", "删除邮件", "بحث", "حذف", "mail.get", "read file", "n" * 128]
+    names = ["搜索邮件", "删除邮件", "بحث", "حذف", "mail.get", "read file", "写", "n" * 128]
     listed = [McpTool(name=name, input_schema={"type": "object"}) for name in names]
     config = McpServerConfig(command="python", depends_on={"删除邮件": (DependencyGroup("any", ("搜索邮件",)),)})
     tools, left_out = tools_of("ours", config, listed, never, 1)
@@ -468,6 +468,7 @@ def test_tools_whose_names_have_other_letters_than_a_model_may_call_are_all_offe
     assert (list(offered), left_out) == (names, [])
     assert len({spec.name for spec in offered.values()}) == len(names)
     assert all(TOOL_NAME.fullmatch(spec.name) for spec in offered.values())
+    assert offered["写"].name != "mcp__"
     assert [offered[name].name for name in names[4:6]] == ["mcp_mail_get", "mcp_read_file"]
     assert offered["删除邮件"].depends_on[0].tools == (offered["搜索邮件"].name,)
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 
 import anyio
@@ -146,17 +147,8 @@ async def _start(config: McpServerConfig) -> _Child:
     program = config.command or ""
     env = get_default_environment() | {name: value.get_secret_value() for name, value in config.env.items()}
     try:
-        transport, pipes = await asyncio.get_running_loop().subprocess_exec(
-            _Pipes,
-            program,
-            *config.args,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=env,
-            cwd=config.cwd,
-            start_new_session=True,
-        )
+        start = partial(asyncio.get_running_loop().subprocess_exec, _Pipes, program, *config.args, env=env)
+        transport, pipes = await start(stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=config.cwd, start_new_session=True)
     except (OSError, ValueError) as error:
         raise McpServerGone(not_started(program, config.cwd, env.get("PATH", os.defpath), error)) from None
     return _Child(transport, pipes.exited, *cast("_Streams", (pipes.stdin, pipes.stdout, pipes.stderr)))

@@ -175,14 +175,9 @@ def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[da
 
 async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:
     """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
-    row = await claim_row(
-        connection,
-        sessions,
-        "title_due_at",
-        sessions.c.title_due_at < _UNANSWERED,  # as the index has it
-        values={"title_due_at": due_in(lease_s)},
-        returning=[sessions.c[name] for name in ("owner", "id", "title", "language")],
-    )
+    leased, is_due = {"title_due_at": due_in(lease_s)}, sessions.c.title_due_at < _UNANSWERED  # as the index has it
+    read = [sessions.c[name] for name in ("owner", "id", "title", "language")]
+    row = await claim_row(connection, sessions, "title_due_at", is_due, values=leased, returning=read)
     return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
 
 

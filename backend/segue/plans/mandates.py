@@ -263,23 +263,14 @@ async def give(
     mine = select(func.count()).where(mandates.c.owner == owner, mandates.c.plan_id.is_(None))
     if (await connection.execute(mine)).scalar_one() >= MAX_OF_USER:
         raise InvalidRequest(f"A user may have {MAX_OF_USER} mandates. Revoke some first.")
-    row = {
-        "id": mandate_id,
-        "owner": owner,
-        "session_id": session_id if terms.scope == "session" else None,
-        "agent": agent if terms.scope == "agent" else None,
-        "tool": tool.name,
-        "definition": definition_of(tool),
-        "args": {path: bound.model_dump(exclude_none=True) for path, bound in terms.args.items()},
-        "most_total": terms.uses.total,
-        "most_per_day": terms.uses.per_day,
-        "sum_path": terms.sum.path if terms.sum else None,
-        "most_sum": Decimal(str(terms.sum.max)) if terms.sum else None,
-        "unattended": terms.unattended,
-        "valid_until": terms.valid_until,
-        "time_zone": time_zone,
-        "created_at": now,
-    }
+    row = {"id": mandate_id, "owner": owner, "tool": tool.name, "definition": definition_of(tool), "created_at": now}
+    row |= {"unattended": terms.unattended, "valid_until": terms.valid_until, "time_zone": time_zone}
+    if terms.scope != "user":
+        row |= {"session_id": session_id} if terms.scope == "session" else {"agent": agent}
+    row |= {"most_total": terms.uses.total, "most_per_day": terms.uses.per_day}
+    if terms.sum is not None:
+        row |= {"sum_path": terms.sum.path, "most_sum": Decimal(str(terms.sum.max))}
+    row["args"] = {path: bound.model_dump(exclude_none=True) for path, bound in terms.args.items()}
     stored = insert(mandates).values(row).on_conflict_do_nothing(index_elements=[mandates.c.id]).returning(mandates)
     given = (await connection.execute(stored)).one_or_none()
     if given is None:

@@ -127,8 +127,8 @@ async def change_state(
         if stored is None:
             stored = (await load_states(connection, session_id)).get(tool, NEVER_RAN)
         changed = Changed(stored, replace(transition(stored), version=stored.version + 1))
-        after = {name: getattr(changed.after, name) for name in ("version", "status")}
-        row = {"session_id": session_id, "tool": tool, **after, "health": _written(changed.after), "updated_at": now}
+        after = {"version": changed.after.version, "status": changed.after.status, "health": _written(changed.after)}
+        row = {"session_id": session_id, "tool": tool, "updated_at": now, **after}
         if (await connection.execute(_SWAP, row)).one_or_none() is not None:
             if changed.moved or turn_id is None:
                 row = _history_row(session_id, tool, changed, turn_id=turn_id, now=now)
@@ -228,10 +228,9 @@ async def list_not_available(
 
 
 def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str | None, now: datetime) -> dict[str, Any]:
-    moved = {"before": changed.before.status, "after": changed.after.status}
-    why = {name: getattr(changed.after, name) for name in ("reason", "reason_code")}
-    done_to = {"session_id": session_id, "tool": tool, "turn_id": turn_id}
-    return {"id": new_id("chg", now), **done_to, **moved, **why, "at": now}
+    row = {"id": new_id("chg", now), "session_id": session_id, "tool": tool, "turn_id": turn_id, "at": now}
+    why = {"reason": changed.after.reason, "reason_code": changed.after.reason_code}
+    return {**row, "before": changed.before.status, "after": changed.after.status, **why}
 
 
 def _written(health: ToolHealth) -> Any:

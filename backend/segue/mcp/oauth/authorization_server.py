@@ -219,14 +219,8 @@ class TokenSource(SealedValue):
 
 async def exchange(asker: Asker, source: TokenSource, *, code: str, verifier: str, redirect_uri: str) -> OAuthToken:
     """Returns the tokens for a code. Raises TokenRefused and OAuthFault."""
-    form = {
-        "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": redirect_uri,
-        "code_verifier": verifier,
-        "resource": source.resource,
-    }
-    return await _ask(asker, source, form)
+    given = {"code": code, "redirect_uri": redirect_uri, "code_verifier": verifier, "resource": source.resource}
+    return await _ask(asker, source, {"grant_type": "authorization_code", **given})
 
 
 async def refresh(asker: Asker, source: TokenSource, refresh_token: str, scope: str | None) -> OAuthToken:

@@ -26,6 +26,7 @@ from segue.mcp.oauth.authorization_server import OAuthClient, OAuthFault, Sealed
 
 Sealed = TypeVar("Sealed", bound=SealedValue)
 SETTLED_S: Final = 5.0
+_TOKENS: Final = {"access_token", "refresh_token"}
 _LONGEST_S: Final = 365 * 24 * 3600
 REFRESH_LASTS: Final = timedelta(seconds=40)
 _COLUMNS: Final = (
@@ -176,17 +177,12 @@ class Grants:
 
     async def save(self, attempt: LoginAttempt, got: OAuthToken) -> None:
         """Puts a new login in the place of one that there may be."""
-        grant = LoginGrant(
-            owner=attempt.owner,
-            server=attempt.server,
-            source=attempt.source,
-            access_token=got.access_token,
-            refresh_token=got.refresh_token,
-        )
-        row = {"owner": attempt.owner, "server": attempt.server, "id": new_id("login", self._clock()), "version": 1}
-        row |= {"created_at": func.now(), **self._kept(grant, got), "scope": got.scope or attempt.scope}
-        statement = insert(mcp_logins).values(row)
-        changed = {name: statement.excluded[name] for name in row if name not in ("owner", "server")}
+        place = {"owner": attempt.owner, "server": attempt.server}
+        grant = LoginGrant(**place, source=attempt.source, **got.model_dump(include=_TOKENS))
+        row = {"id": new_id("login", self._clock()), "version": 1, "created_at": func.now()}
+        row |= {**self._kept(grant, got), "scope": got.scope or attempt.scope}
+        statement = insert(mcp_logins).values(place | row)
+        changed = {name: statement.excluded[name] for name in row}
         await self._change(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
 
     def _kept(self, grant: LoginGrant, got: OAuthToken) -> dict[str, Any]:
@@ -253,7 +249,7 @@ class Grants:
             log.warning("mcp_login_not_renewed", server=row.server, reason=str(fault))
             await self._change(update(mcp_logins).where(*_as_read(row)).values(refreshing_until=None))
             raise
-        renewed = grant.model_copy(update={"access_token": got.access_token, "refresh_token": got.refresh_token})
+        renewed = grant.model_copy(update=got.model_dump(include=_TOKENS))
         values = {"version": row.version + 1, **self._kept(renewed, got)}
         if await self._change(update(mcp_logins).where(*_as_read(row)).values(values)):
             return Access(row.id, got.access_token)

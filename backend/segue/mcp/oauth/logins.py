@@ -198,15 +198,9 @@ def _source(config: McpServerConfig, authority: Authority, client: OAuthClient) 
 
 def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
     endpoint = str(attempt.metadata.authorization_endpoint)
-    asked = {
-        "response_type": "code",
-        "client_id": attempt.source.client.client_id,
-        "redirect_uri": attempt.redirect_uri,
-        "state": state,
-        "code_challenge": challenge,
-        "code_challenge_method": "S256",
-        "resource": attempt.source.resource,
-    }
+    asked = {"response_type": "code", "client_id": attempt.source.client.client_id, "state": state}
+    asked |= {"redirect_uri": attempt.redirect_uri, "resource": attempt.source.resource}
+    asked |= {"code_challenge": challenge, "code_challenge_method": "S256"}
     if attempt.scope:
         asked["scope"] = attempt.scope
         if "offline_access" in attempt.scope.split():
