@@ -15,7 +15,7 @@ import pytest
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import AnyHttpUrl, SecretStr
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from structlog.testing import capture_logs
 
 from segue.config import Settings
@@ -616,6 +616,18 @@ BAD = (
     Bad('"client_id"', metadata={"registration_endpoint": None}),
     Bad("did not register", place="/register", answer=lambda _: JSONResponse({"client_id": ""}, 201)),
 )
+
+
+async def test_metadata_are_found_where_they_are_though_every_other_address_has_a_web_page(
+    service: Client, server: LoginServer
+) -> None:
+    server.places = dict.fromkeys([ABOUT_SERVER, ABOUT_SERVER.removesuffix("/mcp")], lambda _: HTMLResponse("<p>Hello"))
+    await log_in(service, "ada")
+    server.resource, server.metadata = {"authorization_servers": [f"{server.url}/a"]}, {"issuer": f"{server.url}/a"}
+    places = [f"{ABOUT_AUTHORITY}/a", "/.well-known/openid-configuration/a"]
+    server.places = dict.fromkeys(places, lambda _: HTMLResponse("<p>Hello"))
+    server.places["/a/.well-known/openid-configuration"] = lambda _: JSONResponse(server.described())
+    assert (await begun(service)).startswith(f"{server.url}/authorize?")
 
 
 @pytest.mark.sweep

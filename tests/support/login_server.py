@@ -92,7 +92,7 @@ class LoginServer:
                 }
                 return JSONResponse(described | self.resource)
             case "/.well-known/oauth-authorization-server":
-                return JSONResponse(self._described())
+                return JSONResponse(self.described())
             case "/register":
                 return self._register(await request.json())
             case "/authorize":
@@ -111,7 +111,7 @@ class LoginServer:
             case _:
                 return Response(status_code=404)
 
-    def _described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         endpoints = {f"{name}_endpoint": f"{self.url}/{path}" for name, path in ENDPOINTS.items()}
         fixed = {
             "issuer": self.url,

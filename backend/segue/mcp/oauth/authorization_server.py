@@ -166,9 +166,14 @@ async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response)
             raise OAuthFault(f"{_ABOUT_SERVER} cannot be read (HTTP {answer.status_code})")
         if (found := await sdk.handle_protected_resource_response(answer)) is not None:
             return found
-        if answer.status_code == httpx2.codes.OK:
+        if _is_said(answer):
             raise OAuthFault(f"{_ABOUT_SERVER} are not as RFC 9728 has them")
     return None
+
+
+def _is_said(answer: httpx2.Response) -> bool:
+    """Whether metadata that cannot be read stand at a place. Many sites have a web page at every address."""
+    return answer.status_code == httpx2.codes.OK and not answer.content.lstrip().startswith(b"<")
 
 
 async def _authority_metadata(asker: Asker, url: str, issuer: str | None) -> OAuthMetadata:
@@ -184,7 +189,7 @@ async def _authority_metadata(asker: Asker, url: str, issuer: str | None) -> OAu
             except OAuthFlowError:
                 raise OAuthFault(f"{_ABOUT_AUTHORITY} are those of another issuer") from None
             return found
-        if answer.status_code == httpx2.codes.OK:
+        if _is_said(answer):
             raise OAuthFault(f"{_ABOUT_AUTHORITY} are not as RFC 8414 has them")
     raise OAuthFault(f"{_ABOUT_AUTHORITY} are not there: is it a server with logins?")
 
