@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult, ToolAnnotations
 from mcp_types import Tool as McpTool
-from mcp_types import ToolAnnotations
 from structlog.testing import capture_logs
 
 from segue.domain.errors import AppError
@@ -24,7 +24,7 @@ from segue.mcp.mcp_config import McpConfig, McpServerConfig, read_mcp_config
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp.status import LeftOut
 from segue.mcp.stdio import Stderr
-from segue.mcp.tool_mapping import tools_of
+from segue.mcp.tool_mapping import tools_of, value_of
 from segue.tools.run import run_tool
 from segue.tools.tool_settings import ToolSettings
 from tests.support import logs
@@ -105,6 +105,13 @@ async def test_an_image_arrives_whole_beside_the_text(ours: McpServers) -> None:
 async def test_a_result_marked_as_error_fails_with_its_text(ours: McpServers) -> None:
     with pytest.raises(ToolFailed, match="the mailbox is locked"):
         await call(ours, "refuse")
+
+
+def test_an_error_that_says_why_in_its_structured_value_alone_fails_with_that() -> None:
+    with pytest.raises(ToolFailed, match=r'\{"code":"no_such_mail"\}'):
+        value_of(CallToolResult(content=[], structured_content={"code": "no_such_mail"}, is_error=True), wrapped=False)
+    with pytest.raises(ToolFailed, match="without a reason"):
+        value_of(CallToolResult(content=[], is_error=True), wrapped=False)
 
 
 async def test_annotations_and_config_become_the_spec(ours: McpServers) -> None:

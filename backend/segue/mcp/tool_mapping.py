@@ -273,7 +273,10 @@ def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     """Returns the structured value of a result, or its content; a large one Unread. Raises ToolFailed for an error."""
     if result.is_error:
         texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
-        error = _SDK_PREFIX.sub("", "\n".join(texts).strip())[:MAX_ERROR_CHARS]
+        said = "\n".join(texts).strip()
+        if not said and result.structured_content:
+            said = to_json(result.structured_content).decode()
+        error = _SDK_PREFIX.sub("", said)[:MAX_ERROR_CHARS]
         raise ToolFailed(error or "The tool says that it failed, without a reason.")
     value = result.structured_content
     if isinstance(value, dict) and isinstance(text := value.get(UNREAD), str):
