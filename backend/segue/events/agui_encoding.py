@@ -58,9 +58,7 @@ def run_started(turn: TurnKey) -> bytes:
 
 
 def run_ended(turn: TurnKey, outcome: TurnAnswer, *, request_id: str | None = None) -> bytes:
-    """Returns the terminal event. An error has the members that its problem+json has, as far as its request is known,
-    and those that `answer_json` reads.
-    """
+    """Returns the terminal event. An error has the members of its problem+json, and those that `answer_json` reads."""
     if isinstance(outcome, AppError):
         problem = {"turn_id": turn.turn_id, **outcome.problem, "retryable": outcome.retryable, "extra": outcome.extra}
         problem |= {} if request_id is None else {"request_id": request_id}

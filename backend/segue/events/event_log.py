@@ -223,8 +223,7 @@ class EventLog:
         self, turn: TurnKey, outcome: TurnAnswer, calls: Sequence[CallEnded] = (), *, user: str | None = None
     ) -> None:
         """Emits the calls that ended with the turn, and the terminal event, and adds the end to the feed of its user.
-        Call it after the outcome is committed; a second call changes nothing in the log. An error has the id of the
-        request that the log lines of the run have.
+        Call it after the outcome is committed; a second call changes nothing in the log. An error names the request.
         """
         if user is not None:
             self.tell(user, *turn_ended(turn, outcome))

@@ -331,6 +331,23 @@ async def test_a_run_without_messages_shows_the_history_and_the_turn_that_runs(
     assert list(texts([Sent(0, event) for event in rest]).values()) == ["Good."]
 
 
+async def test_what_the_model_thought_stands_before_its_answer_also_after_a_reload(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(streams({"reasoning_content": "I add up."}, "Four."))
+    async with running(settings.model_copy(update={"show_reasoning": True})) as client:
+        await run(client, said("2 + 2?"))
+        reloaded = (await run(client, run="reload"))[1]["messages"]
+        shown = [said("2 + 2?"), {"id": "msg_1", "role": "reasoning", "content": "I add up."}, said("4", "assistant")]
+        _, cleared, again, _ = await run(client, *shown, run="look")
+    told = [("user", "2 + 2?"), ("reasoning", "I add up."), ("assistant", "Four.")]
+    assert [(each["role"], each["content"]) for each in reloaded] == told
+    assert again["messages"] == reloaded
+    # A client keeps the thoughts that it has unless it is given others.
+    [only] = cleared["messages"]
+    assert (only["role"], only["id"] in [each["id"] for each in reloaded]) == ("reasoning", False)
+
+
 async def test_a_thread_is_of_its_user_and_an_agent_of_the_path_answers_in_it(
     settings: Settings, provider: Provider
 ) -> None:

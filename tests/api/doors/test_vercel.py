@@ -411,6 +411,19 @@ async def test_a_page_runs_its_tool_once_if_a_call_of_it_broke_off_before(
     )
 
 
+async def test_what_the_model_thought_stands_before_its_answer_also_after_a_reload(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(streams({"reasoning_content": "I add up."}, "Four."))
+    async with running(settings.model_copy(update={"show_reasoning": True})) as client:
+        sent = await chunks(client, said("2 + 2?"))
+        [_, answer] = (await client.http.get(f"/api/chat/{CHAT}/messages")).json()["items"]
+    assert [each["delta"] for each in sent if each["type"].endswith("-delta")] == ["I add up.", "Four."]
+    assert [(part["type"], part["text"], part["state"]) for part in answer["parts"]] == [
+        ("reasoning", "I add up.", "done"), ("text", "Four.", "done"),
+    ]  # fmt: skip
+
+
 @pytest.mark.sweep
 async def test_a_page_finds_its_chat_again_as_it_shows_messages(client: Client, provider: Provider) -> None:
     provider.will(calls(("current_time", {}), text="Let me see."), says("Noon."), calls(RED), says("It is red."))

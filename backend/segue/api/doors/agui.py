@@ -29,7 +29,7 @@ from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import PAGE_MESSAGE, Button, Plan, page_call_id
-from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions, UnreadableMessage
+from segue.domain.session import NO_OPTIONS, REASONING, Message, Session, TurnKey, TurnOptions, UnreadableMessage
 from segue.domain.tool import RememberFor
 from segue.events import agui_encoding
 from segue.events.agui_encoding import to_json
@@ -38,7 +38,7 @@ from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
 from segue.plans.store import StalePlan
 from segue.tools.page_tools import result_of_page
-from segue.turns.queries import turn_of_key
+from segue.turns.queries import turn_of_key, with_metadata
 from segue.turns.store import ChatRequest, once
 
 MAX_ENTRIES: Final = 100
@@ -164,7 +164,10 @@ def _results_of_page(messages: Sequence[Json]) -> Button | None:
     return every_door.button_of_page(results)
 
 
-def _message(message: Message) -> Json:
+def _messages(message: Message) -> list[Json]:
+    """Returns a message of the history, behind what the model thought before it if that is shown."""
+    thought = message.metadata.get(REASONING)
+    before = [{"id": f"{message.id}:thought", "role": "reasoning", "content": thought}] if thought else []
     content = message.content if isinstance(message.content, str) else to_json(message.content).decode()
     shown: Json = {"id": message.id, "role": message.role, "content": content}
     if message.tool_call_id is not None:
@@ -172,7 +175,7 @@ def _message(message: Message) -> Json:
     if message.tool_calls:
         made = [(each.id, {"name": each.name, "arguments": to_json(each.args).decode()}) for each in message.tool_calls]
         shown["toolCalls"] = [{"id": call_id, "type": "function", "function": called} for call_id, called in made]
-    return shown
+    return [*before, shown]
 
 
 def _interrupt(plan: Plan, answer: Mapping[str, Any] | None) -> Json | None:
@@ -362,13 +365,13 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     answers = [entry.interrupt_id for entry in body.resume or ()]  # some come under the id of the run that asked
     key = client.idempotency_key or run.key or f"agui:{digest_of_json([body.run_id, *answers])}"
     turn, messages = await _begin(client, replace(run, options=options), files, session, key)
-    plan = session.pending_plan
-    if run.text is not None and plan is not None and run.abandons == (plan.id, plan.version):
+    if (plan := session.pending_plan) is not None and run.abandons == (plan.id, plan.version):
         session = replace(session, pending_plan=None)
-    # What a client knows stays where it is, and its own ids of the user's messages are not ours: unless it clears its
-    # list first, the questions end up behind the answers.
-    cleared: list[Sequence[Json]] = [[]] if messages is not run.before and body.messages else []
-    snapshots = [*cleared, messages] if messages is not None else []
+    snapshots = [messages] if messages is not None else []
+    if messages and messages is not run.before and body.messages:
+        # A client leaves what it knows where it is, and has ids of its own for the user's messages: unless its list is
+        # cleared first, questions end up behind answers. Thoughts it gives up for another thought alone.
+        snapshots.insert(0, [{**each, "id": "thought"} for each in messages if each["role"] == "reasoning"][:1])
     frames = RunFrames(body.thread_id, body.run_id, body.protocol_version, body.state)
     events = framed(run_events(client, session, turn, frames, snapshots))
     if turn is None:
@@ -414,5 +417,6 @@ async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None
     async with client.services.database.read_only() as connection:
         turn = await every_door.open_turn(connection, client, session.id)
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
+        newest = await with_metadata(connection, newest)
     shown = (each for each in reversed(newest) if is_shown(each, turn.turn_id if turn else None))
-    return turn, [_message(each) for each in shown if each.content or each.tool_calls]
+    return turn, [told for each in shown if each.content or each.tool_calls for told in _messages(each)]

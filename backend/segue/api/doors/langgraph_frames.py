@@ -239,9 +239,7 @@ def encode(parts: Sequence[StreamedPart], *, position: int | None = None) -> byt
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswer:
-    """Words, also such as `reject`, or a decision: with `args` of the action that it `edits`, or a tool's `form`. Of
-    several actions those `chosen` run, None for all.
-    """
+    """Words, also such as `reject`, or a decision: `args` of the action it `edits`, a tool's `form`, `chosen` steps."""
 
     verdict: Literal["confirm", "reject"] | None
     words: str | None = None

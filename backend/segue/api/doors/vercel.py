@@ -31,7 +31,7 @@ from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
-from segue.domain.session import Message, Session, TurnKey, TurnOptions
+from segue.domain.session import REASONING, Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
@@ -334,6 +334,8 @@ def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]
         if isinstance(each.content, dict):
             calls.get(each.tool_call_id or "", {}).update(_ended(each.content))
             continue
+        thought = each.metadata.get(REASONING)
+        message.parts += [{"type": "reasoning", "text": thought, "state": "done"}] if thought else []
         message.parts += [_text(each)] if each.content else []
         message.parts += [_source_part(each.turn_id, **asdict(source)) for source in each.sources]
         message.parts += _effects_part(list(map(asdict, each.effects)))
