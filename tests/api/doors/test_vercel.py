@@ -149,6 +149,24 @@ async def test_what_is_edited_while_a_plan_waits_is_answered_without_the_plan(
     assert shelf.effects == []
 
 
+async def test_a_plan_that_waits_is_shown_again_also_behind_a_message_whose_turn_has_failed(
+    shelved: Client, provider: Provider, shelf: Shelf
+) -> None:
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-1"})), fails(500), says("Item 1 is gone."))
+    await chunks(shelved, said("Delete item 1", made="u1"))
+    failed = await chunks(shelved, said("What is in it?", made="u2"))
+    headers = {"X-AI-SDK-Version": "7"}
+    shown = (await shelved.http.get(f"/api/chat/{CHAT}/messages", headers=headers)).json()["items"]
+    assert [each["role"] for each in shown] == ["user", "assistant", "user", "assistant"]
+    assert shown[-1]["id"] == failed[0]["messageId"]
+    [plan, call] = shown[-1]["parts"]
+    assert (plan["data"]["status"], call["state"]) == ("waiting", "approval-requested")
+    approved = {**call, "state": "approval-responded", "approval": {**call["approval"], "approved": True}}
+    went_on = await chunks(shelved, *shown[:-1], {**shown[-1], "parts": [plan, approved]})
+    assert "".join(each["delta"] for each in went_on if each["type"] == "text-delta") == "Item 1 is gone."
+    assert shelf.effects == ["delete itm-1"]
+
+
 async def test_who_comes_while_an_answer_is_made_gets_it_from_its_start(client: Client, provider: Provider) -> None:
     going_on = asyncio.Event()
     provider.will(streams("Go", going_on, "od."))
@@ -418,7 +436,8 @@ async def test_what_the_model_thought_stands_before_its_answer_also_after_a_relo
     async with running(settings.model_copy(update={"show_reasoning": True})) as client:
         sent = await chunks(client, said("2 + 2?"))
         [_, answer] = (await client.http.get(f"/api/chat/{CHAT}/messages")).json()["items"]
-    assert [each["delta"] for each in sent if each["type"].endswith("-delta")] == ["I add up.", "Four."]
+    kinds = [each["type"] for each in sent if each["type"].endswith("-start")]
+    assert kinds == ["reasoning-start", "text-start"]
     assert [(part["type"], part["text"], part["state"]) for part in answer["parts"]] == [
         ("reasoning", "I add up.", "done"), ("text", "Four.", "done"),
     ]  # fmt: skip

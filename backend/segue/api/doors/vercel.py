@@ -151,9 +151,8 @@ class MessageChunks:
         """Returns the chunks for the end of the arguments. One that broke off is no call of the page's to run."""
         named, text = {**of_call, "toolName": self._names[call_id]}, self._args.pop(call_id)
         if not agui_encoding.are_whole(text):
-            return [
-                {"type": "tool-input-error", **named, "providerExecuted": True, "input": text, "errorText": BROKE_OFF}
-            ]
+            failed = {**named, "providerExecuted": True, "input": text, "errorText": BROKE_OFF}
+            return [{"type": "tool-input-error", **failed}]
         args = orjson.loads(text)
         shown = self._approved.get((named["toolName"], canonical_args(args)))
         if shown and call_id not in self._streamed:
@@ -305,8 +304,12 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
         kept = await with_metadata(connection, kept if newest else ())
     shown = (each for each in reversed(kept) if is_shown(each, running))
     messages = _ui_messages(session.id, shown, client.services.tools.tools())
-    if before is None and messages and messages[-1].role == "assistant" and session.pending_plan is not None:
-        messages[-1].parts.extend(_waiting_parts(session.pending_plan, approvals=_knows_approvals(client)))
+    if before is None and messages and session.pending_plan is not None:
+        last = messages[-1]
+        if last.role == "user" and running is None:  # its turn has failed or was cancelled, and the plan waits still
+            messages.append(UiMessage(id=last.metadata["turn_id"], role="assistant", parts=[], metadata=last.metadata))
+        if messages[-1].role == "assistant":
+            messages[-1].parts.extend(_waiting_parts(session.pending_plan, approvals=_knows_approvals(client)))
     more = encode_cursor(kept[-1].seq) if len(newest) > len(kept) else None
     return Page([each for each in messages if each.parts], more)
 
@@ -446,8 +449,6 @@ def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Dec
             async for entries in parts:
                 yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
 
-    return EventStream(
-        framed(written()),
-        headers={"x-vercel-ai-ui-message-stream": "v1", **turn_headers(turn)},
-        farewell=b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off),
-    )
+    headers = {"x-vercel-ai-ui-message-stream": "v1", **turn_headers(turn)}
+    farewell = b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off)
+    return EventStream(framed(written()), headers=headers, farewell=farewell)
