@@ -258,7 +258,7 @@ async def test_an_endpoint_that_refuses_many_texts_at_once_and_one_for_good_embe
         while await stores.database.fetchval(lacking) != ["poison"]:
             await memory.embed_missing()
             assert (rounds := rounds + 1) < 200  # they are drawn by lot: about twenty
-        [found] = await memory.search(LOCAL_USER, "Where can I sail?", now=utc_now(), limit=1)
+        [found] = await memory.search((LOCAL_USER, ""), "Where can I sail?", now=utc_now(), limit=1)
     assert found.content == "I own a boat"
 
 
@@ -284,7 +284,7 @@ async def test_each_owner_pays_for_the_facts_that_are_embedded_and_those_of_one_
         while len(provider.embedded) < 3:
             await memory.embed_missing()
             assert (rounds := rounds + 1) < 50  # they are drawn by lot
-        [found] = await memory.search("abe", "Where is my boat?", now=utc_now(), limit=1)
+        [found] = await memory.search(("abe", ""), "Where is my boat?", now=utc_now(), limit=1)
     assert (sorted(provider.embedded), found.content) == (["I eat fish", "I sail", "I work"], "I own a boat")
     paid = await stores.database.fetch("SELECT owner, sum(input_tokens)::int FROM usage GROUP BY owner ORDER BY owner")
     assert [tuple(row) for row in paid] == [("ada", 2 * EMBEDDED_TOKENS), ("bob", EMBEDDED_TOKENS)]

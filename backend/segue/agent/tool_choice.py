@@ -151,9 +151,7 @@ class ToolSearch:
         self._embedding: asyncio.Task[None] | None = None
 
     async def rank(self, specs: Sequence[ToolSpec], text: str, *, payer: Payer) -> list[str]:
-        """Returns names of tools, best first. A tool that has nothing to do with the text may be missing. The text is
-        paid for, not the tools: they are the service's, and embedded once.
-        """
+        """Returns names of tools, best first. One that is not about the text, which is paid for, may be missing."""
         by_words = await asyncio.to_thread(self._by_words, specs, text)
         asked = await self._embed([text[:MAX_EMBEDDED_CHARS]], payer=payer, urgent=True) if text.strip() else None
         if asked is None:
@@ -200,7 +198,6 @@ def _embedded_text(spec: ToolSpec) -> str:
 
 
 FIND_TOOLS: Final = defined("find_tools")
-
 CountToolTokens = Callable[[Iterable[ToolSpec]], int]
 
 

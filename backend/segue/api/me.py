@@ -111,7 +111,7 @@ async def list_memories(
             raise AppError("query_in_session", status=422, title="No query in a session", detail=detail)
         if cursor is not None:
             raise invalid_cursor()
-        return Page(await services.long_term.search(caller, query, now=services.clock(), limit=limit), None)
+        return Page(await services.long_term.search((caller, ""), query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
     found = await services.read(fact_store.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))
     return paging.page_of_placed(found)

@@ -25,6 +25,7 @@ PAGE_MESSAGE = "↩"  # and for what the client's page gave for its calls
 OPEN: frozenset[PlanStatus] = frozenset({"active", "waiting"})
 NOT_STARTED: frozenset[StepStatus] = frozenset({"pending", "waiting"})
 
+# Those without a line of their own are final.
 PLAN_TRANSITIONS: Mapping[PlanStatus, frozenset[PlanStatus]] = {
     **dict.fromkeys(get_args(PlanStatus), frozenset()),
     "active": frozenset({"active", "waiting", "completed", "failed", "cancelled", "expired", "superseded"}),

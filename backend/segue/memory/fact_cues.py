@@ -24,14 +24,8 @@ _QUESTION: Final = re.compile(r"[?？؟]\s*$")
 # Italian and French elide a word before an apostrophe: two words. In English the two are one.
 _ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)")
 
-_SHIFTS: Final = {
-    "day_before_yesterday": -2,
-    "yesterday": -1,
-    "today": 0,
-    "tomorrow": 1,
-    "day_after_tomorrow": 2,
-    "no_day": None,
-}
+_DAYS: Final = ("day_before_yesterday", "yesterday", "today", "tomorrow", "day_after_tomorrow")
+_SHIFTS: Final[Mapping[str, int | None]] = {**{day: at for at, day in enumerate(_DAYS, start=-2)}, "no_day": None}
 SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
 _ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another

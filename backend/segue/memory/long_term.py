@@ -33,9 +33,7 @@ Ranked = TypeVar("Ranked", Memory, str)
 
 
 class Embedder(Protocol):
-    """`embed` returns a vector for each text, or None if the endpoint fails or takes too long. Raises AppError if a cap
-    of who pays leaves no room.
-    """
+    """`embed` returns a vector for each text, None if the endpoint fails. Raises AppError if a cap leaves no room."""
 
     model: str
 
@@ -63,15 +61,15 @@ class LongTermMemory:
         self._at_once = EMBEDDED_AT_ONCE
         self._is_any = False  # whether the next facts to embed are drawn by lot
 
-    async def given(self, owner: str, message: str, *, now: datetime, session_id: str) -> list[Memory]:
+    async def given(self, payer: Payer, message: str, *, now: datetime) -> list[Memory]:
         """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:
         what is about health and safety, what the message is about, what may always be of use, the newest.
         """
-        most = self._budget // LEAST_TOKENS
+        most, owner = self._budget // LEAST_TOKENS, payer[0]
         known = await self._database.read(fact_store.oldest_facts, owner, limit=most + 1)
         if len(known) <= most and sum(map(_tokens, known)) <= self._budget:
             return known
-        about = await self.recall(owner, message, now=now, session_id=session_id, limit=most)
+        about = await self.recall(payer, message, now=now, limit=most)
         async with self._database.read_only() as connection:
             health = fact_cues.FACT_WORDS.now.health
             vital, _ = await fact_store.find_facts(connection, owner, health, limit=most, now=now)
@@ -83,16 +81,14 @@ class LongTermMemory:
                 fitting.append(fact)
         return sorted(fitting, key=lambda fact: fact.id)
 
-    async def recall(
-        self, owner: str, message: str, *, now: datetime, session_id: str, limit: int = MOST_RECALLED
-    ) -> list[Memory]:
+    async def recall(self, payer: Payer, message: str, *, now: datetime, limit: int = MOST_RECALLED) -> list[Memory]:
         """Returns the facts that a message is about, best first, then those that may always be of use."""
-        about, useful = await self._find((owner, session_id), message, limit=limit, nearest=NEAREST_RECALLED, now=now)
+        about, useful = await self._find(payer, message, limit=limit, nearest=NEAREST_RECALLED, now=now)
         return [*about, *useful][:limit]
 
-    async def search(self, owner: str, query: str, *, now: datetime, limit: int, session_id: str = "") -> list[Memory]:
+    async def search(self, payer: Payer, query: str, *, now: datetime, limit: int) -> list[Memory]:
         """Returns the facts that a query is about, best first."""
-        about, _ = await self._find((owner, session_id), query, limit=limit, nearest=10, now=now)
+        about, _ = await self._find(payer, query, limit=limit, nearest=10, now=now)
         return about[:limit]
 
     async def remember(
@@ -105,7 +101,7 @@ class LongTermMemory:
         said = await self._said(owner, session_id)
         source, leans_on = _message_that_says(content, said, time_zone), None
         if source is None:
-            known = await self.recall(owner, content, now=now, session_id=session_id)
+            known = await self.recall((owner, session_id), content, now=now)
             saying = ((_message_that_says(content, said, time_zone, fact.content), fact) for fact in known)
             source, leans_on = next(((message, fact) for message, fact in saying if message), (None, None))
         if source is None:
@@ -169,9 +165,7 @@ class LongTermMemory:
         return memory
 
     async def embed_missing(self) -> int:
-        """Embeds facts that have no embedding, or one of another model; returns how many, at most EMBEDDED_AT_ONCE.
-        Each owner pays for theirs; those of one who is at a cap wait.
-        """
+        """Embeds at most EMBEDDED_AT_ONCE facts that lack this model's, if their owners can pay. Returns how many."""
         if self._embedder is None or not await self._vectors_work():
             return 0
         model, missing = self._embedder.model, fact_store.facts_without_embedding

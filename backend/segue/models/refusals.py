@@ -206,17 +206,12 @@ def outcome_of(error: AppError) -> str:
 
 def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
     """Returns the one sentence that names the setting to mend. `setting` is the one that names the model."""
-    match error.__cause__:
-        case ProviderRefusal() as refusal if refusal.cause.advice:
-            return _advice(refusal, setting)
-        case ProviderUnreachable():
-            return f"Check {provider.base_url}, and that this machine gets there."
-        case cause if isinstance(cause, MALFORMED):
-            return f"Check {provider.base_url}: what is there does not speak this protocol."
-        case TimeoutError() | StreamIdle():
-            return f"Check that {setting} is no model that is too slow, and that {provider.base_url} answers at all."
-        case _:
-            return f"Check {setting} and {provider.base_url}: what the provider said is above."
+    cause, advice = error.__cause__, TABLE["advice"]
+    if isinstance(cause, ProviderRefusal) and cause.cause.advice:
+        return _advice(cause, setting)
+    kind = "malformed" if isinstance(cause, MALFORMED) else outcome_of(error)
+    told: str = advice.get(kind, advice["other"])
+    return told.format(model=setting, base_url=provider.base_url)
 
 
 def _advice(refusal: ProviderRefusal, setting: str) -> str:

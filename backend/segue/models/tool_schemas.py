@@ -18,6 +18,7 @@ from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.domain.tool import ToolSpec
 from segue.models.reply import ModelCall, known_name, read_arguments, sendable_name
 from segue.models.untrusted import neutralised
+from segue.tools.builtin import defined
 from segue.tools.input_schema import at_reference
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
@@ -276,19 +277,7 @@ class BoundTools:
         return self.names.get(known_name(name, self.names), name)
 
 
-CALL_TOOL: Final = ToolSpec(
-    name="call_tool",
-    description=(
-        "Call a tool that is not in your list and whose definition you are shown in the conversation: by the service's "
-        "notes, or as a result of find_tools. `name` is the tool's, `arguments` are those that its definition asks for."
-    ),
-    input_schema={
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
-        "required": ["name", "arguments"],
-    },
-    ephemeral=True,
-)
+CALL_TOOL: Final = defined("call_tool")
 
 
 def as_shown_calls(messages: Iterable[BaseMessage], names: Collection[str]) -> list[BaseMessage]:

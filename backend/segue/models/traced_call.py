@@ -11,6 +11,7 @@ from segue.domain.identity import Charge
 from segue.domain.redaction import without_secrets
 from segue.domain.telemetry import Attribute
 from segue.domain.tool import ToolSpec
+from segue.language.lexicon import load_toml
 from segue.models.reply import ROLES, Reply
 from segue.models.untrusted import clipped
 from segue.tools.normalize import clean, clean_text
@@ -18,11 +19,7 @@ from segue.tools.normalize import clean, clean_text
 MAX_DESCRIPTION_CHARS: Final = 200
 MAX_TEXT_CHARS: Final = 4_000
 MAX_CHARS: Final = 60_000  # of one attribute; of messages that are more the oldest are left out
-FINISHED: Final = {  # why an answer ended, by the words of providers that are not the conventions'
-    **dict.fromkeys(("end_turn", "stop_sequence", "completed"), "stop"),
-    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), "tool_call"),
-    "refusal": "content_filter",
-}
+FINISHED: Final = load_toml("completions.toml", package="segue.models.providers")["conventions"]
 
 
 def response(reply: Reply, charge: Charge) -> dict[str, Attribute]:

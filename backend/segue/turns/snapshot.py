@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Row
@@ -78,8 +77,8 @@ async def load_context(
     message = str(opening.content)
     files = [Attached(**each) for each in opening.metadata.get("attachments", ())]
     attachments = await deps.database.read(read_attached, claim.key.session_id, files) if files else {}
-    given = partial(deps.long_term.given, claim.owner, session_id=claim.key.session_id, now=now)
-    facts = await given(message) if message and claim.knows_facts else []
+    payer = claim.owner, claim.key.session_id
+    facts = await deps.long_term.given(payer, message, now=now) if message and claim.knows_facts else []
     content = await _content(deps, claim, stored, chooser, facts, instructions)
     tokens, summarises = deps.settings.context_token_budget, deps.summaries is not None
     prompt = build_prompt(content, WindowLimits(deps.settings.history_limit, tokens, summarises=summarises), deps.count)

@@ -14,12 +14,10 @@ from pydantic import Field
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
 from segue.models.providers.langchain_model import AdaptedModel, Dialect, merged
 from segue.models.refusals import ModelFailure, RefusalReader
-from segue.models.reply import REFUSED, ProviderModel, token_count
+from segue.models.reply import ProviderModel, token_count
 from segue.models.untrusted import OPEN_NOTES
 from segue.net.http_client import unchecked_client_arguments
 
-# Why it stopped, if that means more than that the answer is whole.
-_STOPPED: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": REFUSED}
 _EFFORTS: Final = {"minimal": "low", "none": None}  # efforts of other providers
 
 
@@ -93,7 +91,6 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
             errors=(anthropic.APIError,),
             refusal=lambda error: _refusal(refusals, error),
             finish_reason=lambda told: told.get("stop_reason"),
-            stopped=_STOPPED,
             choices={"none": {"type": "none"}} | ({} if effort else {"required": "any"}),  # it must choose if it thinks
             most_output="max_tokens",
             with_cache_marks=with_cache_marks,

@@ -30,6 +30,12 @@ def image_in(part: Any) -> str | None:
             return None
 
 
+def why_ended(reason: object) -> str:
+    """Returns why an answer ended, as OpenAI says it; a reason that is not known as it came."""
+    known: str = _FIELDS["stopped"].get(str(reason).partition(":")[0].lower(), str(reason))
+    return known
+
+
 def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in known and value is not None}
 
@@ -171,11 +177,10 @@ class CompletionReader:
         text = "".join(self._texts) if self.wants_thinking and self._calls else ""
         thought = {"content": text} if "<think>" in text else {}
         opaque = within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
-        reason = str(self.finish_reason).partition(":")[0].lower()
         return AnswerPart(
             calls=[written_call(call.name, call.arguments, call.opaque) for call in self._calls],
             opaque=None if opaque is None else Opaque(made_by, opaque),
-            finish_reason=_FIELDS["stopped"].get(reason, self.finish_reason),
+            finish_reason=self.finish_reason and why_ended(self.finish_reason),
             usage=self._usage,
             answered_by=self._model,
             response_id=self._response_id,

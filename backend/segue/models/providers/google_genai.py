@@ -15,16 +15,6 @@ from segue.models.refusals import RefusalReader
 from segue.models.reply import ProviderModel
 from segue.net.http_client import tls_context
 
-# Why it stopped, in our words; any other reason is passed on as it is, and the answer counts as whole.
-_FILTERED: Final = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE")
-_IMAGES: Final = ("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "IMAGE_OTHER")
-_BROKEN: Final = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
-_STOPPED: Final = {
-    "STOP": "stop",
-    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
-    **dict.fromkeys((*_FILTERED, *_IMAGES), "content_filter"),
-    **dict.fromkeys((*_BROKEN, "MISSING_THOUGHT_SIGNATURE"), "error"),
-}
 _EFFORTS: Final = {"none": "minimal", "xhigh": "high", "max": "high"}  # efforts of other providers
 
 
@@ -66,7 +56,6 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
                 errors=(APIError,),
                 refusal=lambda error: refusals.within(error.details),  # that came within an answer
                 finish_reason=_finish_reason,
-                stopped=_STOPPED,
                 choices={"required": "any", "none": "none"},
                 signatures="__gemini_function_call_thought_signatures__",
             ),

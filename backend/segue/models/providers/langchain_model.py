@@ -16,7 +16,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from segue.log import log
 from segue.models import refusals, reply
 from segue.models.amended_requests import parameter_named
-from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, plain_words, size_of
+from segue.models.providers.completion_reader import MAX_OPAQUE_BYTES, image_in, joined, plain_words, size_of, why_ended
 
 Block = Mapping[str, Any]
 
@@ -51,7 +51,6 @@ class Dialect:
     errors: tuple[type[Exception], ...]
     finish_reason: Callable[[Mapping[str, Any]], str | None]  # what it reads in `response_metadata`
     refusal: Callable[[Any], refusals.ModelFailure | None] = lambda _: None  # what one of the `errors` tells of
-    stopped: Mapping[str, str] = field(default_factory=dict)  # why an answer ended, by what `finish_reason` reads
     says_why: bool = True  # without it, `finish_reason` may find nothing
     choices: Mapping[str, Any] = field(default_factory=lambda: {"required": "required", "none": "none"})
     offered: Callable[[dict[str, Any]], dict[str, Any]] = dict  # puts a tool as it is wanted
@@ -239,7 +238,7 @@ class AnswerReader:
         self._signatures |= message.additional_kwargs.get(self.dialect.signatures, {})
         told = message.response_metadata
         if reason := self.dialect.finish_reason(told):
-            self.finish_reason = self.dialect.stopped.get(reason, reason)
+            self.finish_reason = why_ended(reason)
         self._model = self._model or told.get("model_name") or told.get("model")
         self._response_id = self._response_id or told.get("id")
         if message.usage_metadata:

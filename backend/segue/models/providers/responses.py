@@ -54,7 +54,6 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
                 errors=(openai.APIError, ValueError),
                 refusal=lambda error: _refusal(refusals, error),
                 finish_reason=lambda told: (told.get("incomplete_details") or {}).get("reason") or told.get("status"),
-                stopped={"max_output_tokens": "length"},  # why an answer is incomplete
                 # A schema is taken as it is: this API would make every argument required.
                 offered=lambda tool: {**tool, "function": {**tool["function"], "strict": False}},
                 schema_parameters=_schema if options.structured_output else None,

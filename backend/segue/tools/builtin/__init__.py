@@ -8,13 +8,15 @@ from segue.language.lexicon import load_toml
 
 _TABLE: Final = load_toml("definitions.toml", package="segue.tools.builtin")
 
+EVERY: Final[Mapping[str, str]] = _TABLE["every"]
 BUILTIN: Final = frozenset({*_TABLE["built_in"], PROPOSE_MANDATE, END_MANDATES})  # all that a service may have
 REFUSED: Final[Mapping[str, str]] = _TABLE["refused"]  # by tool
 
 
 def defined(name: str) -> ToolSpec:
     row = (_TABLE["built_in"] | _TABLE["of_engine"] | _TABLE["of_servers"])[name]
-    said = {key: value for key, value in row.items() if key not in ("args", "required")}
+    said = {key: value for key, value in row.items() if key not in ("args", "required", "is_open")}
     needed = {"required": row["required"]} if "required" in row else {}
-    schema = {"type": "object", "properties": row["args"], **needed, "additionalProperties": False}
+    closed = {} if row.get("is_open") else {"additionalProperties": False}
+    schema = {"type": "object", "properties": row["args"], **needed, **closed}
     return ToolSpec(name=name, input_schema=schema, **said)

@@ -5,7 +5,6 @@ Whose memory it is, and the time, come from the context, never from arguments or
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final, Protocol
 from zoneinfo import ZoneInfo
 
@@ -17,23 +16,17 @@ from segue.domain.ids import known_zone, local_time
 from segue.domain.session import Memory, MemoryKind
 from segue.domain.tool import Audience, Tool, ToolContext, ToolRetry
 from segue.net.http_client import checked_client, tls_context
-from segue.tools.builtin import REFUSED, defined
+from segue.tools.builtin import EVERY, REFUSED, defined
 from segue.tools.builtin.get_tool_result import get_tool_result_tool
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.tool_settings import ToolSettings
+from segue.users.usage import Payer
 
 MAX_FOUND: Final = 10
 FOUND: Final = 5
 DAYS_OF_EVERY_MONTH: Final = 28
 A_YEAR: Final = timedelta(days=366)
-EVERY: Final = {  # how often a promise is kept, by the words of its definition
-    "hour": "FREQ=HOURLY",
-    "day": "FREQ=DAILY",
-    "weekday": "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR",
-    "week": "FREQ=WEEKLY",
-    "month": "FREQ=MONTHLY",
-}
 SEARCH_CONVERSATION: Final = defined("search_conversation")
 PROMISE: Final = defined("promise")
 
@@ -47,7 +40,7 @@ class UserFacts(Protocol):
 
     async def forget(self, owner: str, session_id: str, contents: Collection[str]) -> list[str] | None: ...
 
-    async def search(self, owner: str, query: str, *, now: datetime, limit: int, session_id: str) -> list[Memory]: ...
+    async def search(self, payer: Payer, query: str, *, now: datetime, limit: int) -> list[Memory]: ...
 
 
 class SearchSaid(Protocol):
@@ -115,8 +108,8 @@ def _tools_of_facts(facts: UserFacts) -> tuple[Tool, ...]:
         return {"forgotten": gone, "not_known": len(set(args["facts"])) - len(gone)}
 
     async def search(args: dict[str, Any], context: ToolContext) -> object:
-        asked = partial(facts.search, context.owner, session_id=context.session_id)
-        found = await asked(args["query"], now=context.now, limit=MAX_FOUND)
+        payer = context.owner, context.session_id
+        found = await facts.search(payer, args["query"], now=context.now, limit=MAX_FOUND)
         dated = [(local_time(fact.created_at, context.time_zone).date().isoformat(), fact) for fact in found]
         return {"facts": [{"date": date, "kind": fact.kind, "fact": fact.content} for date, fact in dated]}
 

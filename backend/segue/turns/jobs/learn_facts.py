@@ -151,7 +151,7 @@ class FactExtraction:
         said_on = local_time(opening.created_at, job.time_zone).date()
         days = days_meant(message, said_on)
         payer = job.owner, job.session_id
-        known = await self.long_term.recall(job.owner, message, now=self.clock(), session_id=job.session_id, limit=10)
+        known = await self.long_term.recall(payer, message, now=self.clock(), limit=10)
         async with self.books.job(*payer, lasts_s=self.lease_s) as account:
             ask = partial(propose_facts, self.model, message, said_on=said_on, answers=answers, known=known)
             proposed = await ask(account=account) if message else []
