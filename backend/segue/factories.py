@@ -219,17 +219,12 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     pools = {"writing": WRITING_CONNECTIONS, "reading": READING_CONNECTIONS}
     stores = open_clients(stack, urls, pooler=settings.database_pooler, **pools, options={**told, **signed})
     await ensure_schema(stores.database, urls.database_url, migrates=settings.migrate_on_start)
-    if len(settings.mcp_token_keys) > 1:
-        await _reseal(settings.mcp_token_keys, stores.database)
+    if len(keys := settings.mcp_token_keys) > 1:  # a process that does not know the first opens no secret from now on
+        from segue.mcp.oauth.login_tokens import Seal, reseal  # noqa: PLC0415 (cryptography is slow to import)
+
+        for table in (triggers, mcp_logins, mcp_clients):
+            log.info("secrets_resealed", table=table.name, rows=await stores.database.write(reseal, Seal(keys), table))
     return stores
-
-
-async def _reseal(keys: Sequence[str], database: Database) -> None:
-    """Lets go of all keys but the first. A process that does not know that one opens no secret from now on."""
-    from segue.mcp.oauth.login_tokens import Seal, reseal  # noqa: PLC0415 (cryptography is slow to import)
-
-    for table in (triggers, mcp_logins, mcp_clients):
-        log.info("secrets_resealed", table=table.name, rows=await database.write(reseal, Seal(keys), table))
 
 
 async def _sample(

@@ -236,10 +236,10 @@ async def test_a_webhook_that_takes_nothing_and_a_trigger_that_no_key_opens_are_
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        (Response(status_code=404), "cannot be read (HTTP 404)"),
-        (Response("<html>"), "cannot be read (JSONDecodeError)"),
+        (Response(status_code=404), "cannot be read (Client error '404 Not Found')"),
+        (Response("<html>"), "cannot be read (unexpected character"),
         (Response('{"keys": []}'), "has no key that can check tokens"),
-        (None, "cannot be read (ConnectError)"),
+        (None, "cannot be read (All connection attempts failed)"),
     ],
 )
 async def test_an_identity_provider_whose_keys_cannot_be_read_is_a_problem(

@@ -54,7 +54,8 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A start has nothing to end in good order, and may wait long for another process: it ends at once."""
         if not hasattr(cast(FastAPI, self.config.app).state, "services"):
-            _end_by(signal.Signals(sig))
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -189,7 +190,8 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
     def stop_s() -> float:
         return settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
 
-    _outlive_hangup()
+    if not os.isatty(0):  # on a terminal it may mean that this was closed; else to read what a start reads anyway
+        signal.signal(signal.SIGHUP, lambda *_: None)
     first = run_with(settings)
     code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
     if code:
@@ -270,17 +272,6 @@ def connections(settings: Settings) -> type[asyncio.Protocol]:
     most = sys.maxsize if files == resource.RLIM_INFINITY else files * 3 // 4
     made = partial(TimedConnection, read_timeout_s=settings.request_read_timeout_s, max_connections=most)
     return cast(type[asyncio.Protocol], made)
-
-
-def _end_by(number: signal.Signals) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
-
-
-def _outlive_hangup() -> None:
-    """What starts reads all files anyway: SIGHUP ends it only if the terminal was closed."""
-    on_terminal = os.isatty(0)
-    signal.signal(signal.SIGHUP, lambda *_: _end_by(signal.SIGHUP) if on_terminal and not os.isatty(0) else None)
 
 
 def reload_on_hangup(agents: Agents) -> None:

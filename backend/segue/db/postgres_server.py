@@ -126,18 +126,17 @@ async def ensure_schema(database: Database, url: str, *, migrates: bool) -> None
     """Brings the database to the newest revision if it `migrates`. Raises what `upgrade` raises; without `migrates`
     AppError `database_too_old` if a revision is missing, and nothing if the database does not answer.
     """
-    revision: str | None
     try:
-        revision = await database.read(AsyncConnection.scalar, REVISION)
+        revision = await database.read(AsyncConnection.scalar, REVISION) or ""
     except DBAPIError:  # there is no such table
-        revision = None
+        revision = ""
     except AppError:
         revision = "" if migrates else newest()
     if migrates and revision != newest():
         from segue.db.migrations import upgrade  # noqa: PLC0415 (alembic is not needed if there is nothing to migrate)
 
         await asyncio.to_thread(upgrade, url)
-    elif (revision or "") < newest():
+    elif revision < newest():
         found = f"The database has revision {revision or 'none'}, and this release needs {newest()}"
         detail = f"{found}. MIGRATE_ON_START is false: run `segue migrate` first."
         raise AppError("database_too_old", status=503, title="The database is too old", detail=detail)

@@ -16,7 +16,7 @@ import httpx2
 from pydantic import SecretStr
 
 from segue.around.doctor.examine_stores import Unreachable, look_at_stores, opened, reading
-from segue.around.doctor.report import Diagnosis
+from segue.around.doctor.report import FINDINGS, Diagnosis
 from segue.around.embedded.server_urls import OpenStores
 from segue.config import Settings
 from segue.domain.agent import OFFLINE, provider_and_id
@@ -45,13 +45,6 @@ MODEL_S = 10.0
 LITTLE_DISK_BYTES = 1_000_000_000
 LATE_S = 10.0  # how long a turn may wait while none runs
 WEBHOOK_LATE_S = 1800.0  # as the alert SegueWebhookLate
-_BOUNDED_BY = {  # a setting never takes effect unless it is below the other one
-    "llm_timeout_s": "turn_timeout_s",
-    "llm_first_token_timeout_s": "llm_timeout_s",
-    "llm_idle_timeout_s": "llm_timeout_s",
-    "tool_timeout_s": "turn_timeout_s",
-    "turn_lease_s": "turn_timeout_s",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +160,7 @@ async def _look_at_events(settings: Settings, stores: OpenStores, report: Diagno
             pending, waited_s = await read_pending(connection)
             if settings.webhook_url is not None and waited_s > WEBHOOK_LATE_S:
                 why = ", ".join((await read_outbox(connection)).failing) or "no process sends them"
-                waited = timedelta(seconds=round(waited_s))
-                report.add("webhook.late", pending=pending, waited=waited, why=why)
+                report.add("webhook.late", pending=pending, waited=timedelta(seconds=round(waited_s)), why=why)
 
 
 # --- models ---
@@ -282,7 +274,7 @@ async def _look_at_settings(settings: Settings, stores: OpenStores | None, repor
         report.add("settings.open", host=settings.host)
     if settings.metrics_public and public:
         report.add("settings.metrics")
-    for name, above in _BOUNDED_BY.items():
+    for name, above in FINDINGS["settings"]["bounded"]["by"].items():
         if getattr(settings, name) >= (bound := getattr(settings, above)):
             report.add("settings.bounded", name=name.upper(), above=above.upper(), bound=bound)
     if (settings.database_url is None) != (settings.redis_url is None):
@@ -307,7 +299,5 @@ async def _look_at_provider(url: str, report: Diagnosis) -> None:
             if not await fetch_keys(client, url):
                 report.add("settings.jwks_empty", url=url)
     except UNREADABLE as error:
-        why = (
-            f"HTTP {error.response.status_code}" if isinstance(error, httpx2.HTTPStatusError) else type(error).__name__
-        )
+        why = str(error).partition(" for url")[0] or type(error).__name__
         report.add("settings.jwks_unreadable", url=url, why=why)

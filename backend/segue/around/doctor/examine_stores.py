@@ -15,7 +15,7 @@ from segue.around.embedded.server_urls import OpenStores, open_clients, server_u
 from segue.config import Settings
 from segue.db.engine import Database, is_pooled
 from segue.db.outages import LOCKED, StorageUnavailable, cause_of
-from segue.db.postgres_server import ServerFacts, look_at_server
+from segue.db.postgres_server import ServerFacts, look_at_server, newest
 from segue.db.redis_connection import redis_cause_of, watched_by_sentinels
 from segue.domain.errors import AppError
 from segue.turns.queries import CHANGES_NOTHING
@@ -77,8 +77,6 @@ async def look_at_stores(stores: OpenStores | None, report: Diagnosis) -> tuple[
 
 
 async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict[str, Any], ServerFacts | None]:
-    from segue.db.migrations import missing_revisions  # noqa: PLC0415 (the same)
-
     where = _place(stores.urls.database_url, 5432)
     try:
         async with reading(stores.database) as connection:
@@ -87,7 +85,7 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
             latency_ms = round((time.monotonic() - started) * 1000, 2)
             server = await look_at_server(connection)
             pooled = await is_pooled(connection)
-        if not missing_revisions(server.revision):
+        if (server.revision or "") >= newest():
             with _unreachable():
                 await stores.database.ping(CHANGES_NOTHING)  # whether a turn could be written
     except Unreachable as error:

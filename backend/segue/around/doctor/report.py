@@ -14,7 +14,7 @@ from segue.language.lexicon import load_toml
 from segue.tools.summaries import shown_line
 
 OF_A_SESSION = "session open_turns last_error plan tools stored summary short_term_memory event_log"
-_FINDINGS = load_toml("findings.toml", package="segue.around.doctor")
+FINDINGS = load_toml("findings.toml", package="segue.around.doctor")
 LONG_S = 120
 _line = partial(shown_line, limit=200)
 _UNIT = re.compile(r"_(bytes|ms|s)$")
@@ -41,7 +41,7 @@ class Diagnosis:
     def add(self, finding: str, **values: object) -> None:
         """Adds a row of `findings.toml`, such as `redis.full`, to the problems or the notes."""
         area, _, name = finding.partition(".")
-        row = _FINDINGS[area][name]
+        row = FINDINGS[area][name]
         found = {"area": area, "what": row["what"].format(**values), "do": row["do"].format(**values)}
         (self.notes if row.get("note") else self.problems).append(found)
 

@@ -40,7 +40,7 @@ class Seal:
     """The first key seals, each of them opens: a new key is put before the old ones."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._first, self._keys = Fernet(keys[0]), MultiFernet([Fernet(key) for key in keys])
+        self._keys = MultiFernet([Fernet(key) for key in keys])
 
     def seal(self, value: SealedValue) -> str:
         return self.seal_text(value.model_dump_json())
@@ -62,15 +62,6 @@ class Seal:
             return self._keys.decrypt(sealed)
         except InvalidToken:
             return None
-
-    def sealed_anew(self, sealed: str) -> str | None:
-        """Returns the text sealed with the first key; None if it is already, or if no key opens it."""
-        try:
-            self._first.decrypt(sealed)
-        except InvalidToken:
-            text = self.open_text(sealed)
-            return None if text is None else self.seal_text(text.decode())
-        return None
 
 
 class LoginGrant(SealedValue):
@@ -306,14 +297,15 @@ def _until(got: OAuthToken) -> Any:
 
 
 async def reseal(connection: AsyncConnection, seal: Seal, table: Table) -> int:
-    """Seals with the first key the rows that another one has sealed: that one is then needed no more. Returns how many
-    they were. Each is a statement of its own, and leaves a row that was changed meanwhile.
+    """Seals all rows with the first key: the others are then needed no more. Returns how many they were. Each is a
+    statement of its own, and leaves a row that was changed meanwhile, or that no key opens.
     """
     columns, changed = (*table.primary_key, table.c.sealed), 0
     for row in (await connection.execute(select(*columns))).all():
-        if (sealed := seal.sealed_anew(row.sealed)) is not None:
+        if (text := seal.open_text(row.sealed)) is not None:
             as_read = [column == value for column, value in zip(columns, row, strict=True)]
-            changed += (await connection.execute(update(table).where(*as_read).values(sealed=sealed))).rowcount
+            anew = update(table).where(*as_read).values(sealed=seal.seal_text(text.decode()))
+            changed += (await connection.execute(anew)).rowcount
     return changed
 
 
