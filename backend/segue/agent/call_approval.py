@@ -297,14 +297,8 @@ def proposal_tool(
     return Tool(PROPOSAL, run)
 
 
-PROPOSAL: Final = ToolSpec(
-    name=PROPOSE_MANDATE,
-    description=TEXTS["propose_mandate"],
-    input_schema=Proposal.model_json_schema(),
-    effect="write",
-    confirm="always_ask",
-    idempotent=True,
-)
+_PROPOSED: Final = (PROPOSE_MANDATE, TEXTS["propose_mandate"], Proposal.model_json_schema())
+PROPOSAL: Final = ToolSpec(*_PROPOSED, effect="write", confirm="always_ask", idempotent=True)
 
 
 def ending_tool(database: Database, tell: Callable[[str, bytes], None]) -> Tool:

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import approval_requests, prompts, render_messages
-from segue.agent.approval_requests import blocked_tools, expiring, hold_asking, made_with, request_of, swap_waiting
+from segue.agent.approval_requests import blocked_tools
 from segue.agent.call_approval import find_origins, proposed, runs_under_mandate, who_decides
 from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
@@ -91,7 +91,7 @@ async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
     await _show_calls_of_page(run)
     if run.plan.status == "failed" and not run.steered:
         skipped = (step for step in granted if run.plan.steps[step.id - 1].status == "skipped")
-        turn.approved |= {call_key(request_of(step)) for step in skipped}
+        turn.approved |= {call_key(approval_requests.request_of(step)) for step in skipped}
     return run
 
 
@@ -109,7 +109,7 @@ async def _finish_interrupted(run: PlanRun, step: Step) -> None:
         call = _call_of_page(run, step)
     else:
         approved, tool = step.requires_confirmation or bool(answers), run.turn.tools.get(step.tool or "")
-        call = interrupted_call(request_of(step), tool, approved=approved, answers=answers)
+        call = interrupted_call(approval_requests.request_of(step), tool, approved=approved, answers=answers)
     await _finish_call(run, step, call)
 
 
@@ -149,7 +149,7 @@ def _change(run: PlanRun, step: Step) -> Change | None:
     """Returns what has changed since the user was asked, but for the step's tool, which is looked at when it runs."""
     if step.tool and not run.context.guard.may_use(step.tool):
         return None  # it fails: there is nothing to ask
-    now, shown = made_with(run.context, run.plan), run.stored.made_with
+    now, shown = approval_requests.made_with(run.context, run.plan), run.stored.made_with
     changed = [key for key, digest in now.items() if key != step.tool and shown.get(key, digest) != digest]
     if changed:
         return "agent_changed" if approval_requests.AGENT in changed else "tool_changed"
@@ -264,7 +264,7 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
 
 def _call_of_page(run: PlanRun, step: Step) -> ReadyCall:
     """Returns the call that ends with what the page gave, whatever has become of its tool since."""
-    request = replace(request_of(step), id=step.tool_call_id or new_id("call", run.context.clock()))
+    request = replace(approval_requests.request_of(step), id=step.tool_call_id or new_id("call", run.context.clock()))
     run.turn.by_page.add(request.id)
     return ReadyCall(request, answered_tool(request.name), True, answers_to(run.stored.answers, step.id))
 
@@ -293,10 +293,12 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
     async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
             granted = _still_granted(run)  # the answer goes on with what the same yes was for
-            run.stored = await hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
+            run.stored = await approval_requests.hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
             for each in granted:
                 moved = update_step(run.plan, each.id, "waiting")
-                run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=run.stored.tool_hash)
+                run.stored = await approval_requests.swap_waiting(
+                    connection, run.turn, run.stored, moved, tool_hash=run.stored.tool_hash
+                )
             return
         if outcome.status == "succeeded":
             moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
@@ -359,6 +361,8 @@ async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **sho
     moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
     if "waits_for" in shown:  # a question has its own time, whatever one before it had
         moved = replace(moved, expires_at=run.context.clock() + timedelta(seconds=run.context.settings.plan_ttl_s))
-    moved = expiring(moved, shown.get("waits_for"))
-    run.stored = await run.context.transact(swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash)
+    moved = approval_requests.expiring(moved, shown.get("waits_for"))
+    run.stored = await run.context.transact(
+        approval_requests.swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash
+    )
     run.context.emit(PlanChanged(run.plan))

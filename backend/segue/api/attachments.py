@@ -40,14 +40,8 @@ _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 _POSITION = row_position("att")
 _FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
-_UPLOAD: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {"schema": {"type": "object", "required": ["file"], "properties": {"file": _FILE}}}
-        },
-    }
-}
+_FORM = {"schema": {"type": "object", "required": ["file"], "properties": {"file": _FILE}}}
+_UPLOAD: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {each: {"schema": {"type": "string", "format": "binary"}} for each in sorted(SERVED)}}
 }

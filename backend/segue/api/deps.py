@@ -194,15 +194,9 @@ PlanId = Annotated[str, Path(description="One of `GET /approvals`."), _id("plan"
 ScheduleId = Annotated[str, Path(description="A schedule of the caller's."), _id("sch", "schedule")]
 TriggerId = Annotated[str, Path(description="A trigger of the caller's."), _id("trg", "trigger")]
 MemoryId = Annotated[str, Path(description="A fact of the caller's."), _id("mem", "memory")]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=200,
-        pattern=r"^[\x21-\x7e]+$",
-        description="Made by the client. Under it nothing is done twice: the same key and body are the same turn.",
-    ),
-]
+_KEY_IS = "Made by the client. Under it nothing is done twice: the same key and body are the same turn."
+_KEY_HEADER = Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$", description=_KEY_IS)
+IdempotencyKey = Annotated[str | None, _KEY_HEADER]
 
 
 def strict_json(text: bytes | str) -> Any:

@@ -23,6 +23,7 @@ import typer
 from segue.around.chat_screen import Screen, TurnView
 from segue.around.service_client import Api, OwnService, Refused, TurnStream, waiting_step, waiting_steps
 from segue.around.terminal import ServiceKey, check_url, local_time, local_url, one_line, refusal, settings_with
+from segue.language.lexicon import load_toml
 from segue.language.shown_call import CallView
 
 ENDED_BY = 128
@@ -31,15 +32,6 @@ ASK_S = 2.0
 START_S = 120.0  # the first start makes a database
 PROMPT = "> "
 DECISIONS = {"y": "confirm", "yes": "confirm", "n": "reject", "no": "reject"}
-
-HELP = """\
-/new          begin another conversation
-/sessions     your conversations; /sessions NUMBER goes on with one
-/plan         the plan that is open, and what it waits for
-/tools        what the agent can use here, and what it cannot and why
-/memory       what it remembers of this conversation and of you
-/quit         leave; so does Ctrl-D. Ctrl-C cancels the answer that is being given
-Anything else is a message. To begin one with a slash, put a space before it."""
 
 ReadLine = Callable[[str], "str | None"]  # shows a prompt and returns a line, None after the last one
 
@@ -295,7 +287,7 @@ class Conversation:
     def _command(self, command: str, argument: str) -> None:
         match command:
             case "/help":
-                self.screen.line(HELP)
+                self.screen.line(load_toml("commands.toml", package="segue.around")["chat"]["slash_help"])
             case "/new":
                 self.session_id = self._waiting = None
                 self.screen.note("A new conversation.")

@@ -269,15 +269,12 @@ def _path(session_id: str) -> str:
 
 # --- the form about a step that waits, which MCP calls an elicitation ---
 
+_DECISIONS: Final = ["confirm", "reject", "amend"]
+_MEANT: Final = "confirm runs exactly what is shown, reject ends the plan, amend takes what you say below."
 _FORM: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "decision": {
-            "type": "string",
-            "title": "Run this step?",
-            "description": "confirm runs exactly what is shown, reject ends the plan, amend takes what you say below.",
-            "enum": ["confirm", "reject", "amend"],
-        },
+        "decision": {"type": "string", "title": "Run this step?", "description": _MEANT, "enum": _DECISIONS},
         "change": {"type": "string", "title": "What should be different", "description": "Only with amend."},
     },
     "required": ["decision"],

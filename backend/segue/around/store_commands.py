@@ -311,15 +311,8 @@ def _print_key(made: NewKey) -> None:
 def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:
     used = f"used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
     state = f"revoked {key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else used
-    ends = key.expires_at and f"{'ended' if key.expires_at <= now else 'ends'} {key.expires_at:%Y-%m-%d %H:%M}"
-    return (
-        key.id,
-        key.owner,
-        "unreadable" if key.is_unreadable else ",".join(key.scopes) or "-",
-        key.name or "-",
-        f"made {key.created_at:%Y-%m-%d}",
-        state,
-        *([ends] if ends else []),
-        *([f"in {','.join(key.groups)}"] if key.groups else []),
-        *([f"as {','.join(key.roles)}"] if key.roles else []),
-    )
+    ends = f"{'ended' if key.expires_at <= now else 'ends'} {key.expires_at:%Y-%m-%d %H:%M}" if key.expires_at else ""
+    scopes = "unreadable" if key.is_unreadable else ",".join(key.scopes) or "-"
+    groups, roles = (f"{word} {','.join(of)}" if of else "" for word, of in (("in", key.groups), ("as", key.roles)))
+    made = f"made {key.created_at:%Y-%m-%d}"
+    return tuple(filter(None, (key.id, key.owner, scopes, key.name or "-", made, state, ends, groups, roles)))

@@ -23,6 +23,7 @@ _WELL_KNOWN = (
 )
 _PRIVATE_KEY = r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 _VALUE = r"""[^\s"',;&]{4,500}"""
+_SPOKEN = rf"(?i)\b((?:{_ASSIGNED})\s+(?:is|è|ist|es|est)\s+)(?=\S{{0,500}}\d){_VALUE}"
 # Hints that every text with the form contains in lower case, the form, its replacement. Most texts have no hint, which
 # saves the search for the form.
 _FORMS: Final = tuple(
@@ -33,11 +34,7 @@ _FORMS: Final = tuple(
         (("://",), r"(://[^\s/:@]{0,200}):[^\s/@]{1,500}@", rf"\1:{REDACTED}@"),
         (("k-", "k_", "gh", "glpat", "xox", "akia", "aiza", "hf_", "eyj"), _WELL_KNOWN, REDACTED),
         (_ASSIGNED_HINTS, rf"""(?i)\b((?:{_ASSIGNED})["']?\s{{0,9}}[:=]\s{{0,9}}["']?){_VALUE}""", rf"\1{REDACTED}"),
-        (
-            _ASSIGNED_HINTS,
-            rf"(?i)\b((?:{_ASSIGNED})\s+(?:is|è|ist|es|est)\s+)(?=\S{{0,500}}\d){_VALUE}",
-            rf"\1{REDACTED}",
-        ),
+        (_ASSIGNED_HINTS, _SPOKEN, rf"\1{REDACTED}"),
     )
 )
 

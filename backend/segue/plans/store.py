@@ -14,10 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
-from segue.domain import plan as rules
+from segue.domain import plan as domain
 from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
-from segue.domain.plan import OPEN, Decision, Plan, Step, UnreadablePlan, approve, correct_step, end, update_step
 from segue.domain.session import TurnKey
 from segue.domain.user_request import UserAnswer, answers_of_page, question_of_step, with_answer
 from segue.events.outbox import approval_requested
@@ -42,7 +41,7 @@ class StoredPlan:
     the plan was made. What has changed since is asked about again.
     """
 
-    plan: Plan
+    plan: domain.Plan
     session_id: str
     granted_to: str | None = None  # the turn in which the grant holds
     granted_step: int | None = None  # the last of its steps
@@ -57,14 +56,14 @@ class StoredPlan:
     opaque: Mapping[str, Any] | None = None  # what a provider wants back with its calls that are the steps, in order
     answers: tuple[UserAnswer, ...] = ()  # asked by the call of the step that waits or runs, with what was answered
 
-    def opaque_of(self, step: Step) -> Mapping[str, Any] | None:
+    def opaque_of(self, step: domain.Step) -> Mapping[str, Any] | None:
         """Returns what goes with the message that makes a step's call."""
         return {**self.opaque, "calls": self.opaque["calls"][step.id - 1 : step.id]} if self.opaque else None
 
-    def grants(self, step: Step, turn_id: str) -> bool:
+    def grants(self, step: domain.Step, turn_id: str) -> bool:
         return self.granted_to == turn_id and self.granted_step is not None and step.id <= self.granted_step
 
-    def granted_behind(self, step: Step, turn_id: str) -> tuple[str, int] | None:
+    def granted_behind(self, step: domain.Step, turn_id: str) -> tuple[str, int] | None:
         """Returns what is left of the grant once a step has started."""
         is_left = self.granted_to == turn_id and self.granted_step is not None and step.id < self.granted_step
         return (turn_id, self.granted_step) if is_left and self.granted_step is not None else None
@@ -90,7 +89,7 @@ async def plan_in_question(
     """Returns the plan that a yes is for: the open one, or one that expired after the last answer asked for it."""
     statement = _WITH_GRANT.where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
     stored = await _first(connection, statement.order_by(is_open().desc(), *newest_first(plans)))
-    return None if stored is None or isinstance(stored.plan, UnreadablePlan) else stored
+    return None if stored is None or isinstance(stored.plan, domain.UnreadablePlan) else stored
 
 
 async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
@@ -104,7 +103,7 @@ async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
     ended = 0
     for stored in map(_stored_plan, await connection.execute(overdue)):
         with suppress(StalePlan):
-            await swap(connection, stored, end(stored.plan, "expired"))
+            await swap(connection, stored, domain.end(stored.plan, "expired"))
             ended += 1
     return ended
 
@@ -123,7 +122,7 @@ async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: s
 
 async def list_plans(
     connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
-) -> list[Plan]:
+) -> list[domain.Plan]:
     """Returns the newest first; none if the session has another owner."""
     statement = (
         select(plans)
@@ -143,7 +142,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
         if before.is_for_a_later_turn(turn):
             return None
         with suppress(StalePlan):  # a button came in between: it is read again
-            await swap(connection, before, end(before.plan, "superseded"))
+            await swap(connection, before, domain.end(before.plan, "superseded"))
     last = await _last_version(connection, stored.session_id)
     stored = replace(stored, plan=replace(stored.plan, version=last + 1))
     await connection.execute(insert(plans).values(_columns(stored)))
@@ -152,7 +151,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
 
 async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
     """Returns a version that a new plan of the session does not pass before all its steps wait."""
-    return await _last_version(connection, session_id) + rules.MAX_STEPS + 3
+    return await _last_version(connection, session_id) + domain.MAX_STEPS + 3
 
 
 async def _last_version(connection: AsyncConnection, session_id: str) -> int:
@@ -163,7 +162,7 @@ async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
     """Cancels the session's open plan, if it has one."""
     while (stored := await open_plan(connection, session_id)) is not None:
         with suppress(StalePlan):  # it has expired just now
-            await swap(connection, stored, end(stored.plan, "cancelled"))
+            await swap(connection, stored, domain.end(stored.plan, "cancelled"))
 
 
 async def abandon(connection: AsyncConnection, session_id: str, plan_id: str, version: int) -> None:
@@ -171,13 +170,13 @@ async def abandon(connection: AsyncConnection, session_id: str, plan_id: str, ve
     stored = await open_plan(connection, session_id)
     if stored is not None and (stored.plan.id, stored.plan.version) == (plan_id, version):
         with suppress(StalePlan):
-            await swap(connection, stored, end(stored.plan, "cancelled"))
+            await swap(connection, stored, domain.end(stored.plan, "cancelled"))
 
 
 async def swap(
     connection: AsyncConnection,
     stored: StoredPlan,
-    moved: Plan,
+    moved: domain.Plan,
     *,
     grant: tuple[str, int] | None = None,
     tool_hash: str | None = None,
@@ -222,9 +221,9 @@ async def settle_step(
     match next((step.status for step in stored.plan.steps if step.id == step_id), None):
         case "running" if stored.plan.is_open:
             with suppress(StalePlan):
-                return await swap(connection, stored, update_step(stored.plan, step_id, became, **found))
+                return await swap(connection, stored, domain.update_step(stored.plan, step_id, became, **found))
         case "unknown":
-            settled = replace(stored, plan=correct_step(stored.plan, step_id, became, **found))
+            settled = replace(stored, plan=domain.correct_step(stored.plan, step_id, became, **found))
             is_same = (plans.c.id == plan_id) & (plans.c.version == stored.plan.version)
             if (await connection.execute(update(plans).where(is_same).values(_columns(settled)))).rowcount:
                 return settled
@@ -234,7 +233,7 @@ async def settle_step(
 async def decide(
     connection: AsyncConnection,
     stored: StoredPlan,
-    decision: Decision,
+    decision: domain.Decision,
     *,
     turn_id: str,
     now: datetime,
@@ -251,13 +250,13 @@ async def decide(
     """
     step = stored.plan.waiting_step
     if stored.plan.expires_at <= now:
-        return await swap(connection, stored, end(stored.plan, "expired"))
+        return await swap(connection, stored, domain.end(stored.plan, "expired"))
     waiting = {each.id for each in stored.plan.waiting_steps}
     if step is None or not waiting.issuperset(chosen or ()):
         raise StalePlan
     asked = question_of_step(stored.answers, step.id) if step.asks else None
     if decision == "reject" and not (asked and asked.may_repeat):
-        return await swap(connection, stored, end(stored.plan, "cancelled"), taken_on_by=turn_id)
+        return await swap(connection, stored, domain.end(stored.plan, "cancelled"), taken_on_by=turn_id)
     typed: dict[str, Any] = {}
     if stored.plan.page_steps:
         stored = replace(stored, answers=answers_of_page((each.id for each in stored.plan.page_steps), answer or {}))
@@ -266,7 +265,7 @@ async def decide(
     if args is not None:
         typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
-    moved = approve(stored.plan, chosen, **typed)
+    moved = domain.approve(stored.plan, chosen, **typed)
     grant = (turn_id, max(waiting))
     first, tool_hash = moved.next_step, stored.tool_hash
     if first is not None and first.id != step.id:  # the yes is not for the one whose tool was noted as shown
@@ -290,7 +289,7 @@ async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
 
 def is_open() -> ColumnElement[bool]:
     """Returns a condition on `plans`."""
-    return plans.c.status.in_(written(*sorted(OPEN)))
+    return plans.c.status.in_(written(*sorted(domain.OPEN)))
 
 
 def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnElement[bool]:
@@ -322,14 +321,14 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
 
 def usable(stored: StoredPlan) -> StoredPlan:
     """Returns the same. Raises Unreadable if the plan cannot be read."""
-    if isinstance(stored.plan, UnreadablePlan):
+    if isinstance(stored.plan, domain.UnreadablePlan):
         raise Unreadable("plan")
     return stored
 
 
 def _columns(stored: StoredPlan) -> dict[str, Any]:
     """Returns what is written: of a plan that cannot be read the status alone, the rest is for who can read it."""
-    if isinstance(stored.plan, UnreadablePlan):
+    if isinstance(stored.plan, domain.UnreadablePlan):
         return {"status": stored.plan.status, "version": stored.plan.version}
     columns = asdict(stored)
     del columns["granted_seq"]
