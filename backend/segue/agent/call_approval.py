@@ -36,7 +36,7 @@ from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
-from segue.plans.acknowledgement import classify
+from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in, question_in
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
@@ -52,21 +52,26 @@ MAX_RESULTS = 20
 
 def agreement_in(state: TurnState) -> Agreement | None:
     """Returns the yes of the user's message to an offer in the last answer; None if a plan waited: it was for that."""
-    read, answer = state["acknowledgement"], state["answered"]
-    is_yes = read.carries_yes or (read.verdict == "confirm" and read.strength == "strong")
-    if not is_yes or not state["approves"] or state["shown_plan"] is not None or answer is None or not offer_in(answer):
+    if not state["approves"] or state["shown_plan"] is not None:
         return None
     earlier = state["earlier"].calls if state["earlier"] else ()
     made = {(each.call.tool_name, canonical_args(each.call.args)) for each in earlier}
-    return Agreement(answer, own_words(state["message"]), read.verdict == "confirm", read.added, made)
+    return _agreement(state["answered"], own_words(state["message"]), state["acknowledgement"], made)
+
+
+def _agreement(answer: str | None, reply: str, read: Acknowledgement, made: set[tuple[str, str]]) -> Agreement | None:
+    is_strong = read.verdict == "confirm" and read.strength == "strong"
+    if answer is None or not offer_in(answer) or not (is_strong or read.carries_yes):
+        return None
+    return Agreement(answer, reply, is_strong, read.added, made)
 
 
 async def _agreed_before(turn: TurnCalls) -> Agreement | None:
     """Returns the yes to an offer of several calls if one of them was asked about since: `yes` to that takes back none
     of the others. Returns None if the user has said anything else since, or picked some of what was asked.
     """
-    context, state, plan = turn.context, turn.state, running_plan(turn.state)
-    if plan is None or not state["approves"] or any(step.status == "skipped" for step in plan.steps):
+    context, plan = turn.context, running_plan(turn.state)
+    if plan is None or turn.brought_by is not None or any(step.status == "skipped" for step in plan.steps):
         return None
     said = await context.transact(recent_texts, context.owner, context.turn.session_id, limit=MAX_SAID_SINCE)
     at = next((at for at, each in enumerate(said) if each.id == plan.origin_message_id), len(said))
@@ -76,11 +81,9 @@ async def _agreed_before(turn: TurnCalls) -> Agreement | None:
     if not is_yes or BUTTON_MESSAGES["confirm"] in since[1:] or not before or before[0].role != "assistant":
         return None  # a button may have picked some
     answer, reply = str(before[0].content), said_by_user(said[at])
-    read = classify(reply, question=question_in(answer))
-    results = (*turn.references, *state["earlier_results"])
+    results = *turn.references, *turn.state["earlier_results"]
     made = {(each.tool_name, canonical_args(each.args)) for each in results}
-    agreed = Agreement(answer, reply, read.strength == "strong", read.added, made)
-    return agreed if agreed.is_strong or read.carries_yes else None
+    return _agreement(answer, reply, classify(reply, question=question_in(answer)), made)
 
 
 async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: Tool) -> Mapping[str, Any] | None:

@@ -1,13 +1,13 @@
 """The dates, times and numbers that a text has, in the ways people write them. Pure; names of months are CLDR's."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Final
 
-from babel.dates import get_day_names, get_month_names
+from babel.dates import get_month_names
 
-from segue.language.utterance import UNSPACED, fold
+from segue.language.utterance import UNSPACED, fold, words_of
 
 LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
@@ -23,21 +23,15 @@ _AFTER: Final = rf"(?!{_LETTER}|[年月日号號点點时時分년월일시분]|
 _THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
 _GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
-_CURRENCIES: Final = {  # by code, as people write them; under none, what may be of several countries
+# By code, how people write a currency; under none, what may be of several countries.
+_CURRENCIES: Final = {
     "USD": r"\$|(?:USD|dollars?|dollar[oi]|d[oó]lar(?:es)?|دولارا?|доллар(?:а|ов)?)\b|美[元金]|ドル|달러",
-    "EUR": r"€|(?:EUR|euros?|يورو|евро)\b|[欧歐]元|ユーロ|유로",
-    "GBP": r"£|(?:GBP|pounds?|sterlin[ae])\b|英[镑鎊]",
-    "CHF": r"(?:CHF|Franken|franchi)\b",
-    "JPY": r"(?:JPY|yen)\b|円|日元",
-    "CNY": r"(?:CNY|RMB|yuan)\b|人民[币幣]|[元块塊]",
-    "INR": "₹",
-    "RUB": "₽",
-    "KRW": "[₩원]",
-    "TRY": "₺",
-    "": r"[¥￥]|港元|(?:ريالا?|درهما?|جنيها?)\b",
-}
-OTHER: Final = "other"  # a word that changes what is asked
+    "EUR": r"€|(?:EUR|euros?|يورو|евро)\b|[欧歐]元|ユーロ|유로", "GBP": r"£|(?:GBP|pounds?|sterlin[ae])\b|英[镑鎊]",
+    "CHF": r"(?:CHF|Franken|franchi)\b", "JPY": r"(?:JPY|yen)\b|円|日元", "CNY": r"(?:CNY|RMB|yuan)\b|[元块塊]",
+    "INR": "₹", "RUB": "₽", "KRW": "[₩원]", "TRY": "₺", "": r"[¥￥]|港元|(?:ريالا?|درهما?|جنيها?)\b",
+}  # fmt: skip
 CURRENCIES: Final = frozenset(_CURRENCIES) - {""}
+SIGNS: Final = frozenset(f"${code}" for code in _CURRENCIES)
 _CURRENCY: Final = "|".join(_CURRENCIES.values())
 _AMOUNT: Final = r"(\d+(?:[.,'’\u00a0\u202f]\d+)*)"
 # An amount does not begin within another one: a long row of digits and signs would be read from each of its digits.
@@ -62,6 +56,7 @@ _TIME: Final = re.compile(
 )
 _MORNING: Final = frozenset({"a", "A", "上午", "早上", "凌晨", "午前", "오전", "صباح"})
 _NOON, _NIGHT = 12, "晚上"
+HOUR: Final = "@"
 
 MonthDay = tuple[int | None, int, int]  # the year, if it is said, the month and the day
 
@@ -85,12 +80,21 @@ def is_written(text: str) -> bool:
     return is_date or (_TIME.fullmatch(text) is not None and bool(times_in(text)))
 
 
-@cache
-def weekdays() -> dict[str, int]:
-    """Returns the days of the week, 0 is Monday, by their folded names in LOCALES; in Chinese also `周五`."""
-    names = [get_day_names("wide", "format", language) for language in LOCALES]
-    names += [get_day_names("abbreviated", "format", "zh")]
-    return {fold(name): day for each in names for day, name in each.items()}
+def names_in(*texts: str) -> frozenset[str]:
+    """Returns the names of what is written in texts: 4 is `#4`, 20:00 is `@20:00` and `@8pm`, and `@8` if no half of
+    the day is said; 120 euros are `$120` and `$EUR`; 4 December 2026 is `/12-4` and `/2026-12-4`.
+    They begin with what no word begins with. `8pm`, `20h` and 120 are words.
+    """
+    found = {f"#{number:g}" for text in texts for number in numbers_in(text)}
+    for hour, minute in (time for text in texts for time in times_in(text)):
+        of_half = f"{hour % _NOON or _NOON}{'pm' if hour >= _NOON else 'am'}"
+        full = {f"{HOUR}{hour % _NOON or _NOON}", HOUR + of_half, of_half, f"{hour}h"}
+        found |= {f"{HOUR}{hour}:{minute:02}"} | (set() if minute else full)
+    for amount, code in (price for text in texts for price in prices_in(text)):
+        found |= {f"${amount:g}", f"${code}", *words_of(f"{amount:g}")}
+    for year, month, day in (dated for text in texts for dated in dates_in(text)):
+        found |= {f"/{month}-{day}"} | ({f"/{year}-{month}-{day}"} if year else set())
+    return frozenset(found)
 
 
 def times_in(text: str) -> set[tuple[int, int]]:
@@ -111,24 +115,22 @@ def numbers_in(text: str) -> set[float]:
     """Returns the numbers that stand alone in a text: `1,194` and, of money, `1.194` are 1194, `51,00` is 51."""
     text = text.translate(_ARABIC_SIGNS)
     found = {_number(*groups) for pattern in (_GROUPED, _WITH_COMMA) for groups in pattern.findall(text)}
-    return found | money_in(text)
+    return found | {amount for amount, _ in prices_in(text)}
 
 
-def money_in(text: str) -> set[float]:
-    """Returns the amounts that have a currency."""
-    return {amount for amount, _ in prices_in(text)}
-
-
-def with_plain_prices(text: str, shown: Callable[[float, str], bool]) -> str:
-    """Returns the text with each price that is `shown` as a number alone, and OTHER behind one that is not."""
+def with_plain_prices(text: str, shown: frozenset[str]) -> str:
+    """Returns the text with each price that is among the names `shown`, if any is, as a number alone, and `other`
+    behind one that is not. A currency is another only if they have one.
+    """
+    signs = shown & SIGNS
 
     def plain(price: re.Match[str]) -> str:
-        code = _code(price[1] or price[4])
-        amounts = _amount(price[2] or price[3])
-        said = (f"{each:g}" if shown(each, code) else f"{each:g} {OTHER}" for each in amounts)
-        return f" {next(said, price[0])} "
+        is_meant = not signs or f"${_code(price[1] or price[4])}" in signs
+        said = (f"{each:g}" for each in _amount(price[2] or price[3]))
+        return next((f" {each} {'' if is_meant and f'${each}' in shown else 'other'} " for each in said), price[0])
 
-    return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS))
+    has_prices = any(each.startswith("$") for each in shown)
+    return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS)) if has_prices else text
 
 
 def prices_in(text: str) -> set[tuple[float, str]]:

@@ -26,7 +26,8 @@ from segue.language.lexicon import (
     words_of_kinds,
 )
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
-from segue.plans.asked_words import BESIDE, Question, as_asked, is_value, joined, kind_beside
+from segue.language.written_values import with_plain_prices
+from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply
@@ -94,7 +95,7 @@ class Acknowledgement:
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
     """Returns how a message answers a question. Never raises; a message too long to be an answer is `none`."""
-    text = as_asked(text, question) if question and len(text) <= LONGEST_MESSAGE else text
+    text = with_plain_prices(text, question.words) if question and len(text) <= LONGEST_MESSAGE else text
     own = own_words(text)
     utterance = parse_own_words(own[:LONGEST_MESSAGE])
     if len(own) > LONGEST_MESSAGE or len(utterance.words) > MOST_WORDS:

@@ -2,25 +2,14 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from itertools import chain, pairwise
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
-from segue.language.utterance import QUOTED, fold, is_unspaced, sentences_of, words_of
-from segue.language.written_values import (
-    CURRENCIES,
-    dates_in,
-    is_written,
-    numbers_in,
-    prices_in,
-    times_in,
-    weekdays,
-    with_plain_prices,
-)
+from segue.language.utterance import QUOTED, is_unspaced, sentences_of, words_of
+from segue.language.written_values import HOUR, SIGNS, is_written, names_in
 from segue.plans.value_origins import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
@@ -42,9 +31,6 @@ BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an En
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
-_HOUR: Final = "@"
-_SIGNS: Final = frozenset(f"${code}" for code in (*CURRENCIES, ""))
-_NOON: Final = 12
 _QUESTION_MARKS: Final = "?？؟"
 
 
@@ -151,8 +137,7 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     texts = (str(value) for _, value in leaves(args or {}) if value is not None)
     values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
     words = (*tool_words(tool or ""), *described_words, *chain.from_iterable(map(words_of, values)))
-    shown = frozenset(words) | _numbers_in(description, *values)
-    shown |= _written_in(description, *values) | _amounts_in(args or {})
+    shown = frozenset(words) | names_in(description, *values) | _amounts_in(args or {})
     return Question(named.actions | described.actions, named.things | described.things, shown)
 
 
@@ -171,7 +156,7 @@ def question_in(answer: str | None) -> Question | None:
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     asked = offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}"
     words, beside = words_of(asked), frozenset(words_of(answer[-LONGEST_ANSWER:]))
-    shown = frozenset(words) | _numbers_in(offer) | _written_in(asked)
+    shown = frozenset(words) | names_in(asked)
     return Question(lists.meant(words), _named_by(lists, words).things, shown, beside)
 
 
@@ -197,18 +182,6 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     return " ".join(word for word in before.split() if word[0].islower() or any(map(str.isdigit, word)))
 
 
-def as_asked(text: str, question: Question) -> str:
-    """Returns a reply with the prices that the question has as plain numbers: of `amount: 120`, `120 euros` is 120."""
-    others = question.words & _SIGNS
-    if not any(each.startswith("$") for each in question.words):
-        return text
-
-    def is_shown(amount: float, code: str) -> bool:
-        return f"${amount:g}" in question.words and (not others or f"${code}" in others)
-
-    return with_plain_prices(text, is_shown)
-
-
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
     """Returns how many words to take here and their kind, given what the question asks and the lexicon says. `repeats`
     is the action asked about, `named` a word of the question, `beside` one of what was said before, `other` another.
@@ -218,10 +191,10 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
 
 
 def _written_beside(shown: frozenset[str], words: Phrase, at: int) -> int:
-    """Returns how many words write a date, a day of the week or a time of the question; 0 if none do."""
+    """Returns how many words write a date or a time of the question; 0 if none do."""
     for end in range(min(len(words), at + LONGEST_WRITTEN), at, -1):
         text = " ".join("".join(each if is_unspaced(each) else f" {each} " for each in words[at:end]).split())
-        if (text in weekdays() or is_written(text)) and _written_in(text) <= shown:
+        if is_written(text) and {each for each in names_in(text) if each[0] in "/@"} <= shown:
             return end - at
     return 0
 
@@ -232,7 +205,7 @@ def _number_beside(question: Question, language: str, words: Phrase, at: int) ->
     spoken, names = _longest(lists.spoken, words, at) if lists else (0, _NO_NAMES)
     if not names.isdisjoint(question.words):
         return spoken, "named"
-    has_hours = all(any(each.startswith(_HOUR) for each in names_of) for names_of in (names, question.words))
+    has_hours = all(any(each.startswith(HOUR) for each in names_of) for names_of in (names, question.words))
     return (spoken if has_hours else 0), "detail"  # `at four`, of a table for four at eight
 
 
@@ -344,40 +317,13 @@ def _named_by(lists: ActionWords, words: Phrase, *, meant: frozenset[str] = _NO_
     return Question(frozenset().union(*(plain or actions)), frozenset().union(*things))
 
 
-def _numbers_in(*texts: str) -> frozenset[str]:
-    """Returns the names of numbers and full hours: 4 is `#4`, 20:00 is `@8pm`, and `@8` if no half of the day is said.
-
-    They begin with what no word begins with. `8pm` and `20h` are words.
-    """
-    found = {f"#{number:g}" for text in texts for number in numbers_in(text)}
-    for hour in (hour for text in texts for hour, minute in times_in(text) if not minute):
-        of_half = f"{hour % _NOON or _NOON}{'pm' if hour >= _NOON else 'am'}"
-        found |= {f"{_HOUR}{hour % _NOON or _NOON}", _HOUR + of_half, of_half, f"{hour}h"}
-    return frozenset(found)
-
-
-def _written_in(*texts: str) -> frozenset[str]:
-    """Returns the names of dates, weekdays, times and prices: 4 December 2026 is `/12-4`, `/2026-12-4` and, a Friday,
-    `/4`; 120 euros are `$120` and `$EUR`.
-    """
-    found = {f"/{weekdays()[each]}" for each in map(fold, texts) if each in weekdays()}
-    for year, month, day in chain.from_iterable(map(dates_in, texts)):
-        found.add(f"/{month}-{day}")
-        with suppress(ValueError, TypeError):  # the 31st of February, and a date without a year
-            found |= {f"/{year}-{month}-{day}", f"/{date(year, month, day).weekday()}"}
-    for amount, code in chain.from_iterable(map(prices_in, texts)):
-        found |= {f"${amount:g}", f"${code}", *words_of(f"{amount:g}")}
-    found |= {f"{_HOUR}{hour}:{minute:02}" for hour, minute in chain.from_iterable(map(times_in, texts))}
-    return frozenset(found)
-
-
 def _amounts_in(args: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names of the prices in arguments: of numbers named so, or of the only one, and of currencies."""
     values = dict(leaves(args))
     numbers = {path: each for path, each in values.items() if isinstance(each, int | float)}
     named = {path for path in numbers if not PRICES.isdisjoint(tool_words(path.rpartition(".")[2]))}
     amounts = [numbers[path] for path in named or (numbers if len(numbers) == 1 else ())]
-    signs = _SIGNS.intersection(f"${each}" for each in values.values() if each)
+    signs = SIGNS.intersection(f"${each}" for each in values.values() if each)
     return signs | {f"${each:g}" for each in amounts}
 
 

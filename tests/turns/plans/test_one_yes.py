@@ -269,6 +269,18 @@ async def test_a_yes_to_a_question_covers_no_call_again_that_was_made_since_the_
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"word": "hello"}]
 
 
+async def test_a_yes_to_a_question_covers_no_call_that_was_told_of_and_not_offered(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    said = "You asked to delete itm-1 yesterday. Ada knows nothing of it."
+    session = await talked(client, provider, "itm-1 is broken", said=said)
+    provider.will(calls(note("Ada", "Gone")))
+    await client.chat(session, "yes, go ahead")
+    provider.will(calls(delete(1)))
+    answer = await client.chat(session, "yes")
+    assert (effects, answer["plan"]["status"]) == (["send Ada: Gone"], "waiting")
+
+
 @pytest.mark.parametrize(
     ("between", "answers"),
     [("Which items are there?", [reads("none"), says("There are three.")]), ("wait a moment", [])],
