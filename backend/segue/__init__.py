@@ -29,14 +29,11 @@ if TYPE_CHECKING:
     from segue.tools.native import tool as tool
 
 _NAMES = {
-    "segue.config": ("Settings",),
-    "segue.domain.agent": ("Agent",),
+    "segue.config": ("Settings",), "segue.domain.agent": ("Agent",), "segue.main": ("create_app",),
     "segue.domain.tool": ("DependencyGroup", "ToolContext", "ToolFailed", "ToolRetry"),
-    "segue.domain.user_request": ("ToolAsks", "UserRequest"),
-    "segue.main": ("create_app",),
-    "segue.plans.policy": ("Deny", "ProposedCall"),
+    "segue.domain.user_request": ("ToolAsks", "UserRequest"), "segue.plans.policy": ("Deny", "ProposedCall"),
     "segue.tools.native": ("tool",),
-}
+}  # fmt: skip
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = list(_MODULES)
 

@@ -85,6 +85,8 @@ def create_app(
             app.state.services = services
             yield State(services=services)
 
+    routes = [*ROUTES, *pages.docs_router.routes, *mcp.browser_router.routes, *approve.router.routes]
+    routes += pages.router.routes if settings.console else ()
     app = pages.DescribedApp(
         title="Segue",
         version=__version__,
@@ -93,13 +95,7 @@ def create_app(
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        routes=[
-            *ROUTES,
-            *pages.docs_router.routes,
-            *mcp.browser_router.routes,
-            *approve.router.routes,
-            *(pages.router.routes if settings.console else ()),
-        ],
+        routes=routes,
     )
     _add_middleware(app, settings)
     add_problem_handlers(app)

@@ -309,9 +309,7 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
             request = replace(request, args=await proposed(turn, request.args))
         except ToolRetry as why:
             locked = str(why)
-    if locked:
-        return SettledCall(request, tool, failed(locked))
-    return await _approved(turn, request, tool, call)
+    return SettledCall(request, tool, failed(locked)) if locked else await _approved(turn, request, tool, call)
 
 
 async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: ModelCall) -> ReadyCall | HeldCall:

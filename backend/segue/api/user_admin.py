@@ -196,8 +196,7 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
 @router.get("/{user:path}/limits", responses=problems("forbidden"))
 async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
     """Shows what a user may use. For the scope `ops`."""
-    own = await services.read(load_limits, [user])
-    return _shown_limits(services, user, own.get(user, NO_OWN))
+    return _shown_limits(services, user, (await services.read(load_limits, [user])).get(user, NO_OWN))
 
 
 @router.put("/{user:path}/limits", responses=problems("forbidden", "price_missing"))

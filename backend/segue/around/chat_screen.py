@@ -10,14 +10,9 @@ from segue.around.service_client import WHAT_TO_DO, StreamEvent, turn_problem
 from segue.around.terminal import one_line, printable
 
 MARKS: dict[str, tuple[str, str | None]] = {  # and the style
-    "pending": ("[ ]", None),
-    "running": ("[>]", "cyan"),
-    "waiting": ("[?]", "yellow"),
-    "complete": ("[x]", "green"),
-    "failed": ("[!]", "red"),
-    "skipped": ("[-]", None),
-    "unknown": ("[!?]", "red"),
-}
+    "pending": ("[ ]", None), "running": ("[>]", "cyan"), "waiting": ("[?]", "yellow"), "complete": ("[x]", "green"),
+    "failed": ("[!]", "red"), "skipped": ("[-]", None), "unknown": ("[!?]", "red"),
+}  # fmt: skip
 
 
 class Screen:

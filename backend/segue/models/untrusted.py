@@ -50,9 +50,7 @@ def unfenced(text: str) -> str:
 
 def neutralised(text: str) -> str:
     """Returns the text with every mark escaped that could pass for our fence's or a model's own."""
-    if text.isascii() and "<" not in text and "[" not in text:
-        return text
-    return _MARK.sub(_escape_first, text)
+    return text if text.isascii() and "<" not in text and "[" not in text else _MARK.sub(_escape_first, text)
 
 
 def without_notes(text: str) -> str:

@@ -118,9 +118,7 @@ def _renumbered(value: Any, numbers: Mapping[str, int], *, below: int) -> Any:
         return {**value, REFERENCE: target}
     if isinstance(value, dict):
         return {key: _renumbered(item, numbers, below=below) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_renumbered(item, numbers, below=below) for item in value]
-    return value
+    return [_renumbered(item, numbers, below=below) for item in value] if isinstance(value, list) else value
 
 
 class Unresolved(Exception):

@@ -39,17 +39,12 @@ _DATA_URI = re.compile(_HEAD_OF_URI + r"(;base64)?,(\S*)", re.ASCII)
 _DATA_URI_IN_TEXT = re.compile(_HEAD_OF_URI + r";base64,([A-Za-z0-9+/_-]{32,}={0,2})", re.ASCII)
 _PLAIN = str.maketrans("-_", "+/")
 _BEGINNINGS: Final = (  # how files begin
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
-    (re.compile(rb"RIFF....WAVE", re.DOTALL), "audio/wav"),
-    (re.compile(rb"ID3"), "audio/mpeg"),
-    (re.compile(rb"OggS"), "audio/ogg"),
-    (re.compile(rb"%PDF-"), PDF),
-    (re.compile(rb"PK\x03\x04"), "application/zip"),
-    (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
-)
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"), (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"), (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+    (re.compile(rb"RIFF....WAVE", re.DOTALL), "audio/wav"), (re.compile(rb"ID3"), "audio/mpeg"),
+    (re.compile(rb"OggS"), "audio/ogg"), (re.compile(rb"%PDF-"), PDF),
+    (re.compile(rb"PK\x03\x04"), "application/zip"), (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
+)  # fmt: skip
 
 MAX_DEPTH = 64
 MAX_CHARS = 100_000_000
@@ -128,9 +123,7 @@ class _Describing:
     def _text(self, text: str, declared: str | None) -> Any:
         if (found := _part_of(text, declared)) is not None:
             return self._about(found)
-        if ";base64," not in text:
-            return text
-        return _DATA_URI_IN_TEXT.sub(self._about_in_text, text)
+        return _DATA_URI_IN_TEXT.sub(self._about_in_text, text) if ";base64," in text else text
 
     def _about_in_text(self, uri: re.Match[str]) -> str:
         about = self._about(_part(uri[2], uri[1]))
@@ -297,9 +290,7 @@ def clean(value: object, *, max_chars: int = MAX_CHARS) -> Any:
     """Returns plain JSON: no NUL, control characters, lone surrogates, NaN, huge integers or endless structures. About
     `max_chars` characters are kept: lists that share their items can be larger than memory when written out.
     """
-    if isinstance(value, str):
-        return clean_text(value)
-    return _Cleaning(max_chars).plain(value, ())
+    return clean_text(value) if isinstance(value, str) else _Cleaning(max_chars).plain(value, ())
 
 
 def clean_text(text: str) -> str:

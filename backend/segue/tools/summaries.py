@@ -175,8 +175,7 @@ def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any]
     lines = text.count("\n") + (not text.endswith("\n")) if text is not None else 0
     if text is not None and lines > 1 and not _table(text.strip()):
         return f"{done} ({lines} lines)"
-    said = _describe(value).removeprefix(f"{subject} — ")
-    return summary_line(f"{done} — {said}")
+    return summary_line(f"{done} — {_describe(value).removeprefix(f'{subject} — ')}")
 
 
 def text_in(value: Any) -> str | None:

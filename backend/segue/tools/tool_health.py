@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import AwareDatetime
 
@@ -56,11 +56,12 @@ Successes = Mapping[str, Collection[str]]  # the tools that have succeeded, each
 Groups = Sequence[DependencyGroup]
 
 NEVER_RAN: Final = ToolHealth()
-_NEVER: Final[dict[str, Any]] = dict.fromkeys(("last_updated", "last_success_time", "last_failure_time", "retry_at"))
-_NO_CALLS: Final[dict[str, Any]] = {"consecutive_failures": 0, "execution_count": 0, **_NEVER}
-_NO_TOOLS: Final[dict[str, Any]] = {"missing_dependencies": (), "suggested_actions": ()}
 # Of a tool without dependencies of which nothing is known: of most tools in most sessions.
-UNTOUCHED: Final = ToolState("available", available=True, reason=None, reason_code=None, **_NO_CALLS, **_NO_TOOLS)
+UNTOUCHED: Final = ToolState(
+    status="available", available=True, reason=None, reason_code=None, consecutive_failures=0, execution_count=0,
+    last_updated=None, last_success_time=None, last_failure_time=None, retry_at=None, missing_dependencies=(),
+    suggested_actions=(),
+)  # fmt: skip
 
 
 def tool_state(

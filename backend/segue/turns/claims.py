@@ -166,6 +166,8 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
     in_line = (turns.c.session_id == sa.bindparam("at_session"), turns.c.status.in_(OPEN_TURNS))
     oldest = sa.select(turns.c.id).where(*in_line).order_by(turns.c.seq).limit(1).scalar_subquery()
     is_queued, is_unheard = turns.c.status == QUEUED, turns.c.worker == sa.func.any(_UNHEARD)
+    own = (turns.c[name] for name in ("id", "seq", "epoch", "left_s", "request", "agent"))
+    told = turns.c.attempts.label("attempt"), turns.c.facts_due_at.is_not(None).label("tells_facts")
     return (
         sa.update(turns)
         .where(turns.c.id == oldest, is_queued | ((turns.c.status == RUNNING) & is_unheard))
@@ -179,18 +181,7 @@ def _claim() -> ReturningUpdate[*tuple[Any, ...]]:
             lease_until=sa.func.now() + sa.bindparam("lease", type_=sa.Interval),
             started_at=sa.func.now(),
         )
-        .returning(
-            turns.c.id,
-            turns.c.seq,
-            turns.c.epoch,
-            turns.c.attempts.label("attempt"),
-            turns.c.left_s,
-            turns.c.request,
-            turns.c.agent,
-            _QUEUED_S,
-            turns.c.facts_due_at.is_not(None).label("tells_facts"),
-            *of_session(),
-        )
+        .returning(*own, *told, _QUEUED_S, *of_session())
     )
 
 

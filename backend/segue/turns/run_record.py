@@ -146,9 +146,7 @@ class TurnMetrics:
 
 
 def outcome_of(error: AppError | None) -> telemetry.TurnOutcome:
-    if error is None:
-        return "completed"
-    return "cancelled" if error.code == turn_errors.CANCELLED else "failed"
+    return "completed" if error is None else "cancelled" if error.code == turn_errors.CANCELLED else "failed"
 
 
 def record_end(observe: telemetry.Observe, turn: session.TurnKey, ended: telemetry.TurnEnded, **fields: object) -> None:
