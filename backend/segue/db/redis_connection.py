@@ -35,13 +35,20 @@ PROBE_KEY = "segue:probe"
 LOST = (exceptions.RedisError, OSError, TimeoutError)
 
 _BY_KIND: Final[Mapping[type[BaseException], OutageCause]] = {  # in order: the first that is one of the kinds decides
-    exceptions.AuthenticationError: REDIS["access_denied"], exceptions.NoPermissionError: REDIS["not_allowed"],
-    exceptions.BusyLoadingError: REDIS["loading"], exceptions.ReadOnlyError: REDIS["read_only"],
-    MasterNotFoundError: REDIS["no_primary"], exceptions.OutOfMemoryError: REDIS["full"],
-    exceptions.ResponseError: REDIS["failing"], SSLError: REDIS["tls"], gaierror: REDIS["unknown_host"],
-    ConnectionRefusedError: REDIS["refused"], FileNotFoundError: REDIS["refused"],
-    TimeoutError: REDIS["no_answer"], BaseException: REDIS["lost"],
-}  # fmt: skip
+    exceptions.AuthenticationError: REDIS["access_denied"],
+    exceptions.NoPermissionError: REDIS["not_allowed"],
+    exceptions.BusyLoadingError: REDIS["loading"],
+    exceptions.ReadOnlyError: REDIS["read_only"],
+    MasterNotFoundError: REDIS["no_primary"],
+    exceptions.OutOfMemoryError: REDIS["full"],
+    exceptions.ResponseError: REDIS["failing"],
+    SSLError: REDIS["tls"],
+    gaierror: REDIS["unknown_host"],
+    ConnectionRefusedError: REDIS["refused"],
+    FileNotFoundError: REDIS["refused"],
+    TimeoutError: REDIS["no_answer"],
+    BaseException: REDIS["lost"],
+}
 
 
 def redis_cause_of(error: BaseException) -> OutageCause:
