@@ -181,6 +181,19 @@ def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> No
     assert "canary" not in said
 
 
+def test_a_file_that_has_no_receipts_is_a_sentence_without_what_is_in_it(tmp_path: Path) -> None:
+    (file := tmp_path / "segue.log").write_text("canary\n")
+    for given, why in (
+        (file, "it is not what GET /sessions/{id}/receipts answers."),
+        (tmp_path / "none", "No such file"),
+    ):
+        code, said = segue("receipts", "verify", str(given))
+        assert (code, said.count("\n")) == (2, 1)
+        assert "This is no page of receipts: " in said
+        assert why in said
+        assert "canary" not in said
+
+
 def test_the_version_is_that_of_the_package() -> None:
     code, said = segue("--version")
     assert (code, said) == (0, f"segue {version('segue-agent')}\n")

@@ -80,7 +80,8 @@ def verify(
     try:
         pages = [TypeAdapter(_Page).validate_json(file.read_bytes()) for file in files]
     except (OSError, ValidationError) as fault:
-        raise refusal(f"This is no page of receipts: {fault}") from fault
+        why = fault if isinstance(fault, OSError) else "it is not what GET /sessions/{id}/receipts answers"
+        raise refusal(f"This is no page of receipts: {why}.") from fault
     found = [each for page in pages for each in page.items]
     if faults := faults_in(found, pages[-1].head, keys=key or ()):
         typer.echo("\n".join(map(printable, faults)))
