@@ -27,7 +27,9 @@ from tests.support.patience import PATIENCE_S
 from tests.support.service import Process
 from tests.support.stores import plain
 
-ASKS = "SELECT pg_try_advisory_xact_lock(%"
+# The last thing that a start said which waits for the lock: it asks, and lets go again.
+WAITS = """SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+AND (query LIKE 'SELECT pg_try_advisory_xact_lock(%' OR query LIKE 'ROLLBACK%')"""
 EMPTIED = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
 JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
 
@@ -311,7 +313,7 @@ async def test_a_start_that_waits_for_another_migration_outlives_a_reload_and_en
     await admin.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
     process = forked(command, ROOT, surroundings(stores), (0, 1, 2))
     try:
-        await until(partial(admin.fetchval, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE $1", ASKS))
+        await until(partial(admin.fetchval, WAITS))
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, PATIENCE_S) == -signal.SIGTERM

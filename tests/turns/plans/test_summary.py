@@ -37,5 +37,5 @@ async def test_a_plan_that_waits_is_carried_out_after_the_talk_about_it_has_beco
     done = await client.chat(session, "sì")
     assert done["plan"]["status"] == "completed"
     assert effects == ["get itm-1", "delete itm-1"]
-    assert told[0][0] == {"user": ASK}
+    assert told[0][0]["user"] == ASK
     assert "They spoke of the weather." in provider.messages()[0]["content"]
