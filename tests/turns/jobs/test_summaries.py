@@ -219,6 +219,7 @@ async def test_a_section_that_the_condenser_says_nothing_of_stays_as_it_was(
     assert (refuses in summary, len(summary.splitlines()) > 20) == (False, True)
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("nothing", ["{}", '```json\n{\n  "Wishes": [],\n  "Facts": "",\n  "Open": null\n}\n```'])
 async def test_a_summary_that_says_nothing_takes_the_place_of_nothing(
     nothing: str, settings: Settings, provider: Provider
