@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Float, Row, distinct, false, func, select,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
-from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, turns
+from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, triggers, turns
 from segue.db.rows import readable, reader
 from segue.domain import session, turn_errors
 from segue.domain.errors import AppError, NotFound, Unreadable, existing
@@ -365,3 +365,8 @@ _OPEN_TURNS_COUNTED = select(
     func.max(_age(turns.c.started_at)).filter(_RUNS).label("longest_running_s"),
     func.coalesce(func.extract("epoch", _READY_FOR).cast(Float), 0.0).label("oldest_ready_s"),
 ).where(turns.c.status.in_(OPEN_TURNS))
+
+
+async def sealed_of_triggers(connection: AsyncConnection) -> Sequence[str]:
+    """Returns the sealed secrets of all active triggers."""
+    return (await connection.scalars(select(triggers.c.sealed).where(triggers.c.status == "active"))).all()

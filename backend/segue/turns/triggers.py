@@ -206,11 +206,5 @@ async def _find(connection: AsyncConnection, trigger_id: str, *, owner: str | No
     return existing("trigger", (await connection.execute(statement)).one_or_none())
 
 
-async def count_unopened(connection: AsyncConnection, seal: "Seal | None") -> int:
-    """Returns how many active triggers refuse their events, since no key opens their secrets."""
-    sealed = await connection.scalars(select(triggers.c.sealed).where(triggers.c.status == "active"))
-    return sum(seal is None or seal.open_text(each) is None for each in sealed)
-
-
 def _new_secret() -> str:
     return f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}"

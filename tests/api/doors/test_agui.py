@@ -514,7 +514,8 @@ async def test_words_in_the_place_of_a_result_end_the_waiting_and_the_model_is_t
     assert (answer_of(events), _page_events(events)) == ("As you like.", [])
     assert "paint and has given no result" in provider.notes()
     shown = await run(client, said("Paint it"), result(call, "3"), run="late", tools=[PAINT])
-    assert [each["content"] for each in shown[1]["messages"]][-1] == "As you like."
+    [*_, messages] = [each["messages"] for each in shown if each["type"] == "MESSAGES_SNAPSHOT"]
+    assert messages[-1]["content"] == "As you like."
     [plan] = (await client.get(f"/sessions/{await session_of(client)}/plans"))["items"]
     assert plan["status"] == "cancelled"
 

@@ -33,9 +33,8 @@ from segue.net.http_client import tls_context
 from segue.secret_files import LiveKeys, SecretFiles, read_secrets
 from segue.tools.availability import ToolAvailability
 from segue.tools.tool_states import failed_for_all
-from segue.turns.queries import overview
+from segue.turns.queries import overview, sealed_of_triggers
 from segue.turns.queue import QueueFacts, look_at_queue
-from segue.turns.triggers import count_unopened
 from segue.users.api_keys import list_keys
 
 if TYPE_CHECKING:
@@ -150,12 +149,15 @@ async def _look_at_turns(stores: OpenStores, queue: QueueFacts | None, report: D
 
 async def _look_at_events(settings: Settings, stores: OpenStores, report: Diagnosis) -> None:
     """Looks whether the webhook takes events, and whether triggers can check theirs."""
-    from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (cryptography is slow to import)
+    seal = None
+    if keys := settings.mcp_token_keys:
+        from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (cryptography is slow to import)
 
-    seal = Seal(keys) if (keys := settings.mcp_token_keys) else None
+        seal = Seal(keys)
     with suppress(Unreachable):  # which is a problem of its own
         async with reading(stores.database) as connection:
-            if unopened := await count_unopened(connection, seal):
+            sealed = await sealed_of_triggers(connection)
+            if unopened := sum(seal is None or seal.open_text(each) is None for each in sealed):
                 report.add("triggers.unopened", count=unopened)
             pending, waited_s = await read_pending(connection)
             if settings.webhook_url is not None and waited_s > WEBHOOK_LATE_S:
