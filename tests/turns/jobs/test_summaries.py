@@ -17,6 +17,7 @@ from segue.db.engine import Database
 from segue.memory.history_window import estimate
 from segue.memory.summary import DueSummary, carried_on, read_lines, store_summary, written
 from tests.support.logs import awaiting
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import Frozen
 from tests.support.provider import GZIP, Provider, fails, fence_after, packed, says
 from tests.support.service import Client, Process, running
@@ -236,7 +237,7 @@ async def test_a_summary_that_says_nothing_takes_the_place_of_nothing(
         async with awaiting("job_failed") as failed:
             provider.summary = says(nothing)
             await talk(client, provider, session, range(1, 11))
-            await failed.wait()
+            await asyncio.wait_for(failed.wait(), PATIENCE_S)
         assert await stores.database.fetchval("SELECT summary IS NULL AND summary_seq = 0 FROM sessions")
         provider.summary = condenses_to_nothing
         await stores.database.execute("UPDATE sessions SET summary_due_at = now()")
