@@ -67,7 +67,7 @@ async def begun(client: Client) -> str:
 
 
 async def arrive(client: Client, location: str) -> httpx2.Response:
-    """The browser comes back, to whichever instance the name leads to; it has no key. The person says yes there."""
+    """Follows the redirect as a browser does, without a key, to one of the instances, and presses the button."""
     assert location.startswith(f"http://127.0.0.1:9{CALLBACK}?")
     async with httpx2.AsyncClient(base_url=client.http.base_url) as browser:
         page = await browser.get(location.removeprefix("http://127.0.0.1:9"))

@@ -215,7 +215,7 @@ class OpenAIEmbedder:
         return vectors
 
     async def _asked(self, texts: Sequence[str], account: Account | None, timeout_s: float) -> dict[str, Any]:
-        """Returns the answer. The account is charged, also if nobody waits for its end any more."""
+        """Returns the answer. The account is charged even if the caller is cancelled or its time is up."""
         estimated = sum(map(estimate, texts))
         if account is not None:
             await account.reserve(partial(self.tariff.at_most, estimated))
