@@ -9,14 +9,9 @@ import pytest
 from segue.config import Settings
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
-from tests.support.logs import until
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
 from tests.support.terminal import on_a_terminal
-
-WAITS_FOR_A_LOCK = """
-SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ async def test_two_operators_who_set_limits_of_a_user_at_once_lose_nothing(
         async with first.database.transaction():
             await first.database.execute("UPDATE user_limits SET concurrent_turns = 2")
             second = asyncio.create_task(limit("--turns-per-minute", "9"))
-            await until(lambda: stores.database.fetchval(WAITS_FOR_A_LOCK))
+            await stores.until_locked()
         assert (await second)[0] == 0
     row = await stores.database.fetchrow("SELECT turns_per_minute, concurrent_turns FROM user_limits")
     assert tuple(row) == (9, 2)

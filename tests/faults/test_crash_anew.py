@@ -18,8 +18,6 @@ from tests.support.stores import Stores
 
 DELETE = "mcp_delete_item"
 COMMITTED = b"COMMIT\0"
-WAITS = """SELECT count(*) > 0 FROM pg_stat_activity
-           WHERE application_name = 'segue' AND wait_event_type = 'Lock' AND query LIKE $1"""
 SMALL = "SELECT sum(calls) FROM usage WHERE session_id = $1 AND model = 'small'"
 Rows = list[dict[str, Any]]
 
@@ -129,7 +127,7 @@ async def waiting(
     """
 
     async def waits(statement: str) -> None:
-        await until(lambda: stores.database.fetchval(WAITS, statement))
+        await stores.until_locked(statement)
 
     await locking.database.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", sessions["kept"])
     await locking.database.execute("LOCK TABLE tool_calls IN SHARE MODE")

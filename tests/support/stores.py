@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ END $$
 THE_TABLES = """
 SELECT string_agg(concat_ws('.', oid, relname, relnatts, relhastriggers), ' ' ORDER BY oid) FROM pg_class
 WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+"""
+# The tests' databases share a server: another one's connections wait for locks of their own.
+WAITING = """
+SELECT count(*) >= $2 FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1
 """
 _numbers = itertools.count(1)
 
@@ -101,6 +107,12 @@ class Stores:
         async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
         await self.database.remove_listener(CHANNEL, note)
+
+    async def until_locked(self, statement: str = "%", count: int = 1) -> None:
+        """Returns once so many connections wait for a lock in a statement like this. To be asked outside of the
+        transaction that holds the lock, which sees the connections as they were.
+        """
+        await until(partial(self.database.fetchval, WAITING, statement, count))
 
     async def until_messages(self, session_id: str, count: int) -> None:
         """Returns once a session has at least as many messages."""

@@ -21,15 +21,11 @@ from segue.turns.queries import find_turn
 from segue.turns.store import ChatRequest, Once
 from segue.turns.terminations import run_again
 from tests.support.left_turns import abandoned
-from tests.support.patience import PATIENCE_S
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
 HERE = Claimer("here", lease_s=600)
-BOTH_WAIT_FOR_A_LOCK = """
-SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 LOOKS_AFTER_LEASES = ("UPDATE turns SET lease_until", "UPDATE turns SET worker")  # of a process at any moment
 OF_ONE_TURN = {"key", "queued_s", "last_turn_id", "answered_turn_id"}
 
@@ -132,9 +128,7 @@ async def test_a_message_that_comes_while_a_failed_turn_is_run_again_finds_the_s
         claimed = asyncio.create_task(accepted(database, session, ChatRequest("and this?")))
         if_free = ChatRequest("and this, if nothing runs?", on_busy="reject")
         admitted = asyncio.create_task(admit(database, LOCAL_USER, session, if_free, now=utc_now(), tools=dict))
-        async with asyncio.timeout(PATIENCE_S):
-            while not await stores.database.fetchval(BOTH_WAIT_FOR_A_LOCK):
-                pass
+        await stores.until_locked(count=2)
         await connection.commit()
     assert await claimed is None
     with pytest.raises(AppError) as refused:

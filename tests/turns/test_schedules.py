@@ -230,9 +230,12 @@ async def test_two_instances_say_what_is_due_at_one_moment_once_each(
     assert tuple(await stores.database.fetchrow(counted)) == (DUE_AT_ONCE,) * 3
 
 
-@pytest.mark.parametrize("table", ["messages", pytest.param("sessions", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(
+    ("table", "statement"),
+    [("messages", "WITH seen%"), pytest.param("sessions", "INSERT INTO sessions%", marks=pytest.mark.sweep)],
+)
 async def test_kill_9_while_a_due_moment_is_stored_or_runs_neither_loses_nor_doubles_it(
-    settings: Settings, provider: Provider, stores: Stores, shelf: Shelf, table: str
+    settings: Settings, provider: Provider, stores: Stores, shelf: Shelf, table: str, statement: str
 ) -> None:
     connect(settings, shelf)
     never = asyncio.Event()
@@ -250,8 +253,7 @@ async def test_kill_9_while_a_due_moment_is_stored_or_runs_neither_loses_nor_dou
             await stores.database.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
             async with looking_into(settings) as others:
                 await pass_time(others)
-                waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                await until(lambda: others.database.fetchval(waits))
+                await others.until_locked(statement)
                 served.kill()  # the second one is stored but for its end
     async with running(settings):
         await look(stores)
@@ -267,10 +269,7 @@ async def test_a_process_that_wakes_up_after_its_lease_begins_nothing(
 ) -> None:
     """It has claimed the schedule, and stops at the rows of turns until it was claimed again."""
     provider.will(says("Done."), says("Done."))
-    stopped = (
-        "SELECT count(*) >= $1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        " AND query LIKE 'SELECT turns.id, turns.session_id, turns.status, turns.error%'"
-    )
+    stopped = "SELECT turns.id, turns.session_id, turns.status, turns.error%"
     async with running(settings) as client, looking_into(settings) as others:
         schedule = await made(client, new_session=True, cron=NIGHTLY)
         await pass_time(stores)
@@ -280,7 +279,7 @@ async def test_a_process_that_wakes_up_after_its_lease_begins_nothing(
                 await stores.database.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
                 await pass_time(others)
                 for count in (1, 2):
-                    await until(partial(others.database.fetchval, stopped, count))
+                    await others.until_locked(stopped, count)
                     await look(others)  # as if the lease had ended
             async with asyncio.timeout(PATIENCE_S):
                 await gave_way.wait()
@@ -295,10 +294,7 @@ async def claimed_and_not_begun(stores: Stores, settings: Settings) -> AsyncIter
         async with stores.database.transaction():
             await stores.database.execute("LOCK TABLE reservations IN ACCESS EXCLUSIVE MODE")
             await pass_time(others)
-            waits = (
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%reservations%'"
-            )
-            await until(partial(others.database.fetchval, waits))
+            await others.until_locked('WITH "over"%')  # a reservation, not the sweep of a process that starts
             yield others
         async with asyncio.timeout(PATIENCE_S):
             await gave_way.wait()

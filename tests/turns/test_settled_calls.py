@@ -19,16 +19,12 @@ from segue.models.untrusted import unfenced
 from segue.plans.store import StoredPlan, settle_step
 from segue.tools.catalog import ToolCatalog
 from segue.tools.native import native_tools
-from tests.support.logs import until
 from tests.support.plans import planned
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
 from tests.support.stores import looking_into
 
-WAITS_FOR_A_LOCK = """
-SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 TO_RUNNING = "UPDATE plans SET status = 'active', steps = jsonb_set(steps, '{0,status}', '\"running\"')"
 CHECK = {"tool": "paid", "args": {"invoice": "invoice"}, "done": "state == 'paid'", "not_done": "state == 'open'"}
 
@@ -239,7 +235,7 @@ async def test_a_step_of_a_plan_that_has_moved_on_meanwhile_is_not_settled(
         async with stores.database.transaction():
             await stores.database.execute("UPDATE plans SET version = version + 1")
             settling = asyncio.create_task(settles())
-            await until(lambda: others.database.fetchval(WAITS_FOR_A_LOCK))
+            await others.until_locked()
         assert await settling is None
         steps = orjson.loads(await stores.database.fetchval("SELECT steps FROM plans"))
     assert steps[0]["status"] == status

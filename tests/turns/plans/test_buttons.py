@@ -37,9 +37,6 @@ THOUGHT = {"id": 2, "description": "Think", "tool": None}
 LOOK = THREE_STEPS[0] | {"id": 3}
 THINK = [THREE_STEPS[0], {"id": 2, "description": "Think", "tool": None}, THREE_STEPS[2]]
 
-ONE_WAITS = """SELECT count(*) > 0 FROM pg_stat_activity
-WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
-
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
@@ -163,7 +160,7 @@ async def test_a_step_that_begins_while_another_process_ends_its_cancelled_turn_
         async def begins(connection: AsyncConnection) -> None:
             await connection.exec_driver_sql("UPDATE plans SET granted_to = NULL, granted_step = NULL")
             await stack.enter_async_context(running(settings, takes_turns=False))
-            await until(partial(stores.database.fetchval, ONE_WAITS))
+            await stores.until_locked()
 
         said = NewMessage("assistant", "", now, tool_calls=[call])
         await start_calls(database, claim, said, PlanStep(asked["plan"]["id"], 1), also=begins)

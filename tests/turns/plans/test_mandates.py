@@ -25,7 +25,7 @@ from tests.support.logs import awaiting, until
 from tests.support.plans import Frozen, press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
-from tests.support.stores import Stores, looking_into
+from tests.support.stores import WAITING, Stores, looking_into
 from tests.support.streams import listening
 from tests.support.sweeps import first
 
@@ -496,8 +496,7 @@ async def test_two_mandates_given_at_once_stay_within_the_bound(
         return await mandates.give(connection, "ada", terms, spec, now=clock.now, **of)
 
     async def is_over_or_waits() -> bool:
-        waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        return second.done() or bool(await stores.database.fetchval(waits))
+        return second.done() or await stores.database.fetchval(WAITING, "%", 1)
 
     async with database.transaction() as connection:
         await give(connection)
