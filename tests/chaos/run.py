@@ -99,20 +99,20 @@ class Run:
         self._faults = storm.faults
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(storm.rage(over), name="faults")
-            measuring = tasks.create_task(self._measure(site), name="samples")
+            tasks.create_task(self._measure(site, over), name="samples")
             for talker in talkers:
                 tasks.create_task(talker.talk(), name="talker")
             for historian in historians:
                 tasks.create_task(historian.record(), name="history")
             await asyncio.sleep(self._seconds)
             over.set()
-            measuring.cancel()
         await asyncio.gather(*(talker.say_goodbye() for talker in talkers))
 
-    async def _measure(self, site: Site) -> None:
+    async def _measure(self, site: Site, over: asyncio.Event) -> None:
+        """Ends by itself: a sample that was just given up for its time has once swallowed that it was cancelled."""
         started = time.monotonic()
         print(HEADER, flush=True)
-        while True:
+        while not over.is_set():
             await asyncio.sleep(SAMPLE_EVERY_S)
             with suppress(*GONE):
                 async with asyncio.timeout(SAMPLE_EVERY_S):
