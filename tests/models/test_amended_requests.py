@@ -114,6 +114,7 @@ TOO_LONG = {
     "Zhipu": (400, "Prompt exceeds max length"),
     "vLLM": (400, "max_tokens must be at least 1, got -123."),
     "LM Studio": (500, "Context size has been exceeded."),
+    "OpenAI's longest text": (400, "Invalid 'messages[1].content': string too long. Expected at most 1048576."),
     "OpenAI's limit of tokens a minute": (
         429,
         "Request too large for gpt-5 on tokens per min (TPM): Limit 3, Requested 5.",
@@ -198,6 +199,16 @@ async def test_a_tool_that_a_refusal_names_is_left_out(model: ChatModel, provide
     reply = await model.reply([SYSTEM, HumanMessage("Look.")], TOOLS)
     assert (reply.text, reply.left_out) == ("Here.", {"mcp_odd": said})
     assert [offered(request) for request in provider.requests] == [["look", "mcp_odd", "see"], ["look", "see"]]
+
+
+async def test_a_description_that_is_too_long_costs_its_tool_and_nothing_of_the_conversation(
+    model: ChatModel, provider: Provider
+) -> None:
+    said = "Invalid 'tools[1].function.description': string too long. Expected a string with maximum length 1024."
+    error = {"message": said, "code": "string_above_max_length"}
+    provider.will(fails(400, body=orjson.dumps({"error": error}).decode()), says("Here."))
+    assert (await model.reply([SYSTEM, *OLD, *turn(99)], TOOLS)).left_out == {"mcp_odd": said}
+    assert len({size(request) for request in provider.requests}) == 1
 
 
 async def test_a_tool_whose_name_is_only_a_word_of_a_refusal_is_not_left_out(
