@@ -13,6 +13,7 @@ from segue.api.doors.openai_responses import ResponseWriter
 from tests.support.openai_client import openai_client
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client
+from tests.support.stores import Stores
 
 
 async def events_of(ai: AsyncOpenAI, **asked: Any) -> list[Any]:
@@ -189,6 +190,19 @@ async def test_a_response_in_the_background_is_followed_from_any_event_and_cance
     goes_on[1].set()
     assert cancelled.error is not None
     assert (cancelled.status, cancelled.error.code) == ("cancelled", "turn_cancelled")
+
+
+async def test_a_response_is_followed_to_its_end_also_from_an_event_that_redis_has_lost(
+    client: Client, provider: Provider, stores: Stores
+) -> None:
+    provider.will(calls(("current_time", {}), text="Let me see."), says("It is noon."))
+    async with openai_client(client) as ai:
+        seen = await events_of(ai, input="what time is it?")
+        await stores.redis.flushall()
+        last = seen[-1].sequence_number
+        again = await ai.responses.retrieve(seen[0].response.id, stream=True, starting_after=last)
+        rest = [(event.type, event.sequence_number > last) async for event in again]
+    assert rest == [("response.completed", True)]
 
 
 async def test_a_conversation_is_a_session_that_is_made_read_and_gone_on_with(

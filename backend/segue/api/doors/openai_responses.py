@@ -293,9 +293,9 @@ class ResponseWriter(openai_chat.Writer):
         return done
 
     def _ended(self, status: str, **more: Any) -> bytes:
+        more |= {"incomplete_details": {"reason": "max_output_tokens"}} if status == "incomplete" else {}
         self.response |= {"status": status, **more}
-        if status == "incomplete":
-            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
+        self._number = max(self._number, self._after + 1)  # there are fewer before it if Redis has lost some
         return self._event(f"response.{status}", response=self.response)
 
     @property
