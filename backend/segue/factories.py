@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from sys import maxsize
@@ -222,8 +222,10 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     if len(keys := settings.mcp_token_keys) > 1:  # a process that does not know the first opens no secret from now on
         from segue.mcp.oauth.login_tokens import Seal, reseal  # noqa: PLC0415 (cryptography is slow to import)
 
-        for table in (triggers, mcp_logins, mcp_clients):
-            log.info("secrets_resealed", table=table.name, rows=await stores.database.write(reseal, Seal(keys), table))
+        with suppress(AppError):  # Postgres is away, which ends no start; the next one seals them
+            for table in (triggers, mcp_logins, mcp_clients):
+                rows = await stores.database.write(reseal, Seal(keys), table)
+                log.info("secrets_resealed", table=table.name, rows=rows)
     return stores
 
 

@@ -212,6 +212,13 @@ async def test_a_start_with_a_new_key_before_the_old_one_makes_the_old_one_needl
             assert (await send(client, trigger, b"{}", clock=clock)).status_code == 202
 
 
+async def test_a_start_with_two_keys_needs_no_postgres(settings: Settings) -> None:
+    nowhere, keys = "postgresql+asyncpg://nobody@127.0.0.1:1/none", f"{base64.b64encode(bytes(32)).decode()},{SEALING}"
+    away = {"database_url": SecretStr(nowhere), "migrate_on_start": False, "mcp_token_key": SecretStr(keys)}
+    async with running(settings.model_copy(update=away)) as client:
+        assert (await client.http.get("/health/live")).status_code == 200
+
+
 async def test_events_beyond_the_rate_wait_and_none_can_be_made_beyond_the_number_or_without_a_key(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:

@@ -116,8 +116,7 @@ def tools_of(
         if spec.name in tools:
             left_out.append(_left_out(server, tool, "a second tool of this name"))
             continue
-        is_wrapped = (tool.meta or {}).get(_WRAPPED) is True
-        called = partial(call, spec, wrapped=is_wrapped)
+        called = partial(call, spec, wrapped=(tool.meta or {}).get(_WRAPPED) is True)
         run = with_call_id(partial(_run, called), spec.idempotency_arg)
         tools[spec.name] = Tool(spec, run, secrets=secrets, audience=config.audience_of(tool.name))
     return _with_fit_checks(server, tools), left_out[:_MAX_LEFT_OUT]

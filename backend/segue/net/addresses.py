@@ -87,8 +87,7 @@ async def resolve_foreign_host(host: str, port: int) -> Sequence[str]:
 async def allowed_addresses(host: str, port: int, *, resolve: Resolve, is_allowed: IsAllowed) -> list[str]:
     """Returns addresses to dial, in the resolver's order. Raises NotPublic, NoSuchHost, OSError if that fails."""
     try:
-        found = await resolve(host, port)
-        allowed = [address for address in found if is_allowed(ip_address(address))]
+        allowed = [address for address in await resolve(host, port) if is_allowed(ip_address(address))]
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) or error.errno in _UNKNOWN_NAMES:
             raise NoSuchHost(host) from error
