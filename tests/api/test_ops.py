@@ -1,17 +1,20 @@
 """What operators see and end: the turns and sessions of all users, and no word of what was said."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import httpx2
 import pytest
 
 from segue.config import Settings
-from tests.support.health import MOODY, QUESTION, connect
+from segue.domain.identity import Scope
+from tests.support.health import MOODY, QUESTION, called, connect, put
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.operators import CANARY, hanging_turn, seen_running
-from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.plans import ASK, THREE_STEPS, Frozen, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
@@ -157,6 +160,30 @@ async def test_a_session_is_shown_to_operators_without_a_word_of_it_unless_they_
     assert (whole["healthy"], whole["problems"], whole["postgres"]["reachable"]) == (True, [], True)
     assert (whole["mcp"][0]["state"], whole["model"]["answers"], whole["queue"]["workers"]) == ("ready", True, 1)
     assert {act["action"] for act in (await ops.get("/ops/audit", actor="eve"))["items"]} == {"read_session"}
+
+
+async def test_what_a_tool_said_and_a_user_typed_of_its_state_is_only_for_operators_who_may_read(
+    guarded: Settings, provider: Provider, shelf: Shelf
+) -> None:
+    shelf.trouble = CANARY
+    users: dict[str, list[Scope]] = {"ada": [], "root": ["ops"], "eve": ["ops", "ops:content"]}
+    keys = [await new_key(guarded, user, scopes) for user, scopes in users.items()]
+    clock = Frozen()
+    async with running(guarded, clock=clock) as service, AsyncExitStack() as stack:
+        ada, ops, reader = [await stack.enter_async_context(speaking(service, key)) for key in keys]
+        failed, held = await ada.new_session(), await ada.new_session()
+        await called(ada, provider, failed, *((MOODY, {"word": word}) for word in "xyz"))
+        await put(ada, held, MOODY, "maintenance", reason=CANARY)
+        for code in ("consecutive_failures", "half_open"):
+            [mine, theirs] = (await ops.get("/tool-states", tool=MOODY))["items"]
+            assert (mine["session_id"], mine["reason_code"], mine["reason"]) == (failed, code, None)
+            assert (theirs["reason_code"], theirs["reason"]) == ("set_by_person", "Set to maintenance by a person.")
+            for session in (failed, held):
+                seen = await ops.get(f"/ops/sessions/{session}"), await ops.get("/ops/doctor", session_id=session)
+                assert CANARY not in str(seen)
+            clock.now += timedelta(seconds=400)
+        assert CANARY in str((await reader.get(f"/ops/sessions/{held}"))["tools"][MOODY]["reason"])
+        assert CANARY in str(await reader.get("/ops/doctor", session_id=held))
 
 
 async def test_an_mcp_server_is_shown_with_its_tools_and_connected_anew_by_an_operator(ops: Client) -> None:

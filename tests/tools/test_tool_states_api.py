@@ -164,7 +164,7 @@ async def test_the_fleet_view_counts_sessions_by_status_and_lists_those_with_tro
     assert view["tools"]["mcp_base_tool"]["sessions"] == {}
     assert set(view["tools"][MOODY]["fleet"]) == FIELDS
     assert {entry["fleet"]["available"] for entry in view["tools"].values()} == {True}
-    assert view["items"][0] == {**await state(client, failed), "session_id": failed, "tool": MOODY}
+    assert view["items"][0] == {**await state(client, failed), "reason": None, "session_id": failed, "tool": MOODY}
     listed = [(item["session_id"], item["tool"]) for item in view["items"]]
     assert listed == [(failed, MOODY), (kept, "mcp_get_item"), (kept, MOODY)]
     filtered = {

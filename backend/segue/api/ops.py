@@ -150,13 +150,13 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
         open_turns = await operator_turns.list_any(connection, of_session, limit=50)
         which = operator_turns.TurnFilter(status="failed", session_id=session_id)
         failed = await operator_turns.list_any(connection, which, limit=5)
-    content = None
-    if "ops:content" in operator.scopes:
+    content, words = None, "ops:content" in operator.scopes
+    if words:
         async with services.database.transaction() as connection:
             await record_act(connection, operator, "read_session", session_id=session_id)
             said = await list_messages(connection, owner, session_id, limit=MESSAGES_SHOWN, newest_first=True)
         content = OpsContent(session.title, session.metadata, session.pending_plan, said)
-    states, plan = await services.tools.session_states(session_id), session.pending_plan
+    states, plan = await services.tools.session_states(session_id, words=words), session.pending_plan
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
     return OpsSession(
         owner=owner,

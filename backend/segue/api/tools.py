@@ -175,7 +175,8 @@ async def get_fleet_tool_states(
     tool: StateFilter = None,
 ) -> FleetToolStates:
     """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. With
-    `status` the tools that are this for everyone or in a session, and those sessions. For the scope `ops`.
+    `status` the tools that are this for everyone or in a session, and those sessions. What a tool said there, or a
+    user typed, is only in `GET /ops/sessions/{id}`, for `ops:content`. For the scope `ops`.
     """
     after = paging.after(_SESSION_AND_TOOL)
     return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, paging=paging)

@@ -4,7 +4,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -87,10 +87,11 @@ class ToolAvailability:
         }
 
     async def session_states(
-        self, session_id: str, owner: str | None = None, groups: Collection[str] = ()
+        self, session_id: str, owner: str | None = None, groups: Collection[str] = (), *, words: bool = True
     ) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
         stored, holds = await self.database.read(tool_states.load_with_holds, session_id)
+        stored = stored if words else tool_health.without_words(stored)
         return self.judge(self.specs(owner=owner, groups=groups).values(), stored, await self.failed_for_all(), holds)
 
     async def set_by_person(
@@ -141,7 +142,7 @@ class ToolAvailability:
         self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
     ) -> tuple[dict[str, ToolOverview], list[SessionToolState]]:
         """Returns how each tool is doing for all, and the sessions' states that are not available, after a position.
-        With a `status` only the tools that have it, for all or in a session.
+        With a `status` only the tools that have it, for all or in a session. Without what was said in sessions.
         """
         async with self.database.read_only() as connection:
             counted = await tool_states.count_by_status(connection, specs)
@@ -157,9 +158,9 @@ class ToolAvailability:
         }
         listed = []
         for session_id, tool in found:
-            [state] = self.judge([specs[tool]], sessions[session_id], for_all, {}).values()
-            fields = {name: getattr(state, name) for name in ToolState.__dataclass_fields__}
-            listed.append(SessionToolState(session_id=session_id, tool=tool, **fields))
+            own = tool_health.without_words(sessions[session_id])
+            [state] = self.judge([specs[tool]], own, for_all, {}).values()
+            listed.append(SessionToolState(session_id=session_id, tool=tool, **asdict(state)))
         if status is None:
             return tools, listed
         return {name: of for name, of in tools.items() if of.fleet.status == status or status in of.sessions}, listed

@@ -124,7 +124,8 @@ def _judged(  # noqa: PLR0911 (one for each cause)
     shown = own if own.status == "failed" else for_all  # the session's own reason says more
     retry_at = max(failed_at) + timedelta(seconds=settings.tool_failure_duration_s)
     if now >= retry_at:
-        return replace(state, reason=f"To be tried once: {shown.reason}", reason_code="half_open", retry_at=retry_at)
+        tried = shown.reason and f"To be tried once: {shown.reason}"
+        return replace(state, reason=tried, reason_code="half_open", retry_at=retry_at)
     actions = f"wait until {retry_at:{_TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended"
     return _closed(state, shown.reason, shown.reason_code, *actions, retry_at=retry_at)
 
@@ -151,6 +152,11 @@ def needs_reset(health: ToolHealth) -> bool:
 def is_blocked(state: ToolState) -> bool:
     """Whether the tool cannot run now, whatever else the agent does in this session."""
     return not state.available and state.reason_code != "missing_dependencies"
+
+
+def without_words(session: Healths) -> dict[str, ToolHealth]:
+    """Returns the tools without their reasons: what one said of a user's call, or what the user typed."""
+    return {name: replace(health, reason=None) for name, health in session.items()}
 
 
 def successes(session: Healths) -> Successes:

@@ -52,7 +52,7 @@ async def look_at_session(
             ended = await last_ended(connection, session_id)
             summarised = await summary.summary_state(connection, session_id)
             share = await share_of_session(connection, session_id)
-        states = await tools.session_states(session_id)
+        states = await tools.session_states(session_id, words=words)
     except NotFound:
         raise
     except AppError as error:
@@ -146,7 +146,7 @@ def _tools(states: dict[str, ToolState], report: Diagnosis) -> dict[str, Any]:
         if is_blocked(state):
             kind = "tools.set_by_person" if state.reason_code == "set_by_person" else "tools.blocked"
             actions = "; ".join(state.suggested_actions)
-            report.add(kind, tool=name, status=state.status, reason=state.reason, actions=actions)
+            report.add(kind, tool=name, status=state.status, reason=state.reason or state.reason_code, actions=actions)
         if not state.available:
             shown = {of: getattr(state, of) for of in ("status", "reason_code", "reason", "retry_at")}
             not_available.append({"tool": name, **shown, "what_helps": state.suggested_actions})
