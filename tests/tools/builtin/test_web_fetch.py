@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 import pytest
 
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
@@ -17,6 +18,7 @@ from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, from_html, web_fetch_t
 from segue.tools.run import run_tool
 from segue.tools.tool_health import counts
 from segue.tools.tool_settings import ToolSettings
+from tests.support.patience import PATIENCE_S
 
 HERE = "127.0.0.1"
 CONTEXT = ToolContext(
@@ -80,7 +82,9 @@ async def site() -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def fetch() -> AsyncIterator[Tool]:
-    """The real tool; names under `.test` live on 127.0.0.1, which plays a public address."""
+    """The real tool, patient, since the first page starts a process and imports much; names under `.test` live on
+    127.0.0.1, which plays a public address.
+    """
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return [HERE] if host.endswith(".test") else await resolve_host(host, port)
@@ -88,8 +92,9 @@ async def fetch() -> AsyncIterator[Tool]:
     def is_allowed(address: IPAddress) -> bool:
         return str(address) == HERE or is_public(address)
 
-    async with checked_client(resolve=resolve, is_allowed=is_allowed) as client:
-        yield web_fetch_tool(client=client)
+    timeout = httpx2.Timeout(PATIENCE_S)
+    async with checked_client(resolve=resolve, is_allowed=is_allowed, timeout=timeout) as client:
+        yield web_fetch_tool(client=client, timeout_s=PATIENCE_S)
 
 
 async def run(tool: Tool, url: str) -> dict[str, Any]:
@@ -116,8 +121,8 @@ async def test_a_page_is_summed_up_by_its_title_size_and_address(site: Site, fet
         ("a" * (MAX_TEXT_CHARS + 1), "text/plain", "{} characters of {}, cut"),
     ):
         site.answers["/"] = answer(source, kind)
-        settings = ToolSettings(tool_timeout_s=5, tool_result_max_bytes=1_000_000)
-        outcome = await run_tool(fetch, {"url": site.url()}, CONTEXT, settings=settings)
+        outcome = await run_tool(fetch, {"url": site.url()}, CONTEXT, settings=ToolSettings())
+        assert outcome.error is None
         assert outcome.summary == summary.format(len(outcome.payload.value["text"]), site.url())
 
 

@@ -22,6 +22,7 @@ from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolUnau
 from segue.tools.builtin.web_search import SearchProvider, web_search_tool
 from segue.tools.run import run_tool
 from segue.tools.tool_settings import ToolSettings
+from tests.support.patience import PATIENCE_S
 
 HERE = "127.0.0.1"
 KEY = "tvly-very-secret"
@@ -71,11 +72,13 @@ async def engine() -> AsyncIterator[Engine]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=PATIENCE_S) as client:
         yield client
 
 
-def tool_for(provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
+def tool_for(
+    provider: SearchProvider, engine: Engine, client: httpx2.AsyncClient, timeout_s: float = PATIENCE_S
+) -> Tool:
     return web_search_tool(
         provider=provider,
         client=client,
@@ -144,7 +147,7 @@ async def test_a_search_is_summed_up_by_its_query_and_titles(
 ) -> None:
     results = [{"url": f"https://{index}.example/", "title": title} for index, title in enumerate(found)]
     engine.body = json.dumps({"results": results})
-    settings = ToolSettings(tool_timeout_s=5, tool_result_max_bytes=100_000)
+    settings = ToolSettings()
     outcome = await run_tool(
         tool_for("searxng", engine, client), {"query": "ferry Trieste"}, CONTEXT, settings=settings
     )
@@ -292,13 +295,13 @@ async def internet(tls: ssl.SSLContext, answer: Answer | None) -> AsyncIterator[
         yield internet
 
 
-def ddgs_tool(internet: Internet, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
+def ddgs_tool(internet: Internet, client: httpx2.AsyncClient, timeout_s: float = PATIENCE_S) -> Tool:
     return web_search_tool(
         provider="ddgs",
         client=client,
         searxng_url=None,
         tavily_api_key=None,
-        new_ddgs=lambda: DDGS(proxy=f"http://anna:secret@{HERE}:{internet.port}", timeout=5, verify=False),
+        new_ddgs=lambda: DDGS(proxy=f"http://anna:secret@{HERE}:{internet.port}", timeout=20, verify=False),
         timeout_s=timeout_s,
     )
 
