@@ -1,4 +1,4 @@
-"""Plays recorded dialogues with a customer through real processes, and counts what is asked a second time.
+"""Plays recorded dialogues with a customer through real processes, and counts what is asked a first and a second time.
 
     python -m bench.dialogues airline_dialogues.jsonl [--kill 10] [--instances 2] [--confirm never] [--reader yes]
 
@@ -9,6 +9,7 @@ markdown table; exits with 1 if a dialogue ends in another state than recorded, 
 import argparse
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from segue.around.embedded.server_urls import server_urls
 from tests.support import fork_server
@@ -34,7 +36,13 @@ from tests.support.dialogues import (
     serving_desk,
 )
 
-AT_ONCE = 4
+AT_ONCE: Final = 4
+# How the last paragraph of a recorded answer asks for a yes; behind another the service's question is the first.
+_WANTS_YES: Final = re.compile(
+    r"\bconfirm\b(?! (?:which|what))|\bwould you like to proceed\b|\bif you(?:'d| would) like to proceed\b"
+    r"|\blike me to\b|\bshall I\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +58,16 @@ class Report:
 
     def table(self) -> Iterable[str]:
         played = self.played
-        agreements = sum(len(each.agreements) for each in played)
-        again = sum(len({*each.agreements} & {part for part, _ in each.asked}) for each in played)
+        replies = [(answers_offer(each, part), part in dict(each.asked)) for each in played for part in each.agreements]
+        offers, others = (sum(answers is each for answers, _ in replies) for each in (True, False))
         recorded = sum(len(each.recorded) for each in played)
         yield "| what | |\n|---|---:|"
         yield f"| dialogues that end in the right state | {sum(each.is_right for each in played)} of {len(played)} |"
         yield f"| recorded calls that change something and were made | {sum(map(_made, played))} of {recorded} |"
         yield f"| doubled | {sum(len(each.doubled) for each in played)} |"
         yield f"| not in the recording | {len(self.desk.foreign)} |"
-        yield f"| replies that agree, asked about a second time | {again} of {agreements} |"
+        yield f"| replies that agree, asked about a second time | {replies.count((True, True))} of {offers} |"
+        yield f"| other replies before a change, asked about | {replies.count((False, True))} of {others} |"
         yield f"| questions of the service's own | {sum(len(each.asked) for each in played)} |"
         yield f"| turns without an answer | {sum(len(each.failed) for each in played)} |"
         yield f"| kill -9 and restart | {self.kills} |"
@@ -78,7 +87,14 @@ class Report:
         for each in self.played:
             for part, question in each.asked:
                 line = " / ".join(filter(None, map(str.strip, question.splitlines())))
-                yield f"{each.dialogue.name} “{each.dialogue.parts[part].said}”: {line}"
+                which = "second" if answers_offer(each, part) else "first"
+                yield f"{each.dialogue.name} {which} “{each.dialogue.parts[part].said}”: {line}"
+
+
+def answers_offer(playing: Playing, part: int) -> bool:
+    """Returns whether the recorded assistant had asked for a yes right before this part."""
+    before = playing.dialogue.parts[part - 1].replies if part else ()
+    return any(_WANTS_YES.search(each.text.strip().rpartition("\n\n")[2]) for each in before[-1:])
 
 
 def _made(playing: Playing) -> int:
@@ -139,7 +155,7 @@ def main() -> int:
     parser.add_argument("--confirm", default="destructive", help="the setting CONFIRM")
     parser.add_argument("--reader", default="none", choices=["yes", "none"], help="what the small model reads")
     parser.add_argument("--only", help="the dialogues of one task, or one as TASK.TRIAL")
-    parser.add_argument("--questions", action="store_true", help="list what was asked a second time")
+    parser.add_argument("--questions", action="store_true", help="list what was asked, and which time it was")
     options = parser.parse_args()
     dialogues = read_dialogues(options.path)
     if options.only:

@@ -19,7 +19,7 @@ from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from starlette.responses import Response
 
-from segue.agent.prompts import in_own_words
+from segue.agent.prompts import TEXTS, in_own_words
 from segue.domain.tool import canonical_args
 from segue.models.normal_form import PLACEHOLDERS
 from tests.support.provider import calls_raw, says, scripted_provider
@@ -207,8 +207,13 @@ class Desk:
         return calls_raw(*reply.calls, text=reply.text) if reply.calls else says(reply.text)
 
     def _aside(self, asked: str) -> str:
-        known = {"verdict": {"verdict": self.verdict}, "steps": {"steps": []}, "facts": {"facts": []}}
-        return json.dumps(next((answer for word, answer in known.items() if f'"{word}"' in asked), {}))
+        known = {
+            TEXTS["claim"]: {"verdict": "none"},
+            '"verdict"': {"verdict": self.verdict},
+            '"steps"': {"steps": []},
+            '"facts"': {"facts": []},
+        }
+        return json.dumps(next((answer for part, answer in known.items() if part in asked), {}))
 
     async def list_tools(self, *_: object) -> ListToolsResult:
         return ListToolsResult(tools=[_definition(tool) for tool in self.tools])
