@@ -112,8 +112,13 @@ def test_a_script_without_spaces_puts_a_number_right_beside_words(text: str, num
 
 
 @pytest.mark.parametrize(
-    "text", ["5月20日", "2026年", "下午5点30分", "一万2千", "3万5", "第3", "三百5", "제3", "5월 20일"]
-)
+    "text",
+    [
+        "5月20日", "2026年", "下午5点30分", "一万2千", "3万5", "第3", "三百5", "제3", "5월 20일", "3백만원",
+        "3만5000원",
+        "3만 5000원", "5천5백원", "3兆円", "3块5", "3ล้านบาท", "3หมื่น5000บาท", "3 लाख रुपये", "3 miljoen", "3 milhões",
+    ],
+)  # fmt: skip
 def test_a_date_an_hour_and_a_part_of_a_number_are_none_in_a_script_without_spaces(text: str) -> None:
     assert numbers_in(text) == set()
 
@@ -123,7 +128,8 @@ def test_a_date_an_hour_and_a_part_of_a_number_are_none_in_a_script_without_spac
     [
         ("$5", "USD"), ("5 dollari", "USD"), ("付5美元", "USD"), ("5 دولار", "USD"), ("5 €", "EUR"), ("5 euro", "EUR"),
         ("付5欧元", "EUR"), ("5 يورو", "EUR"), ("£5", "GBP"), ("5 yuan", "CNY"), ("付5元", "CNY"), ("5日元", "JPY"),
-        ("¥5", ""), ("5港元", ""), ("5 ريال", ""),
+        ("¥5", ""), ("5港元", ""), ("5 ريال", ""), ("US$5", "USD"), ("R$ 5", "BRL"), ("付5欧", "EUR"), ("HK$5", ""),
+        ("5 A$", ""),
     ],
 )  # fmt: skip
 def test_a_price_has_the_code_of_its_currency_unless_several_countries_have_it(text: str, code: str) -> None:
@@ -144,7 +150,9 @@ def test_an_amount_is_one_in_all_its_written_forms(text: str, amount: float) -> 
     assert amount in numbers_in(f"a {text} b")
 
 
-@pytest.mark.parametrize("text", ["1,194", "3 bags", "euro", "A51", "£1.5k", "$3 million", "¥3万", "1 194,50 €"])
+@pytest.mark.parametrize(
+    "text", ["1,194", "3 bags", "euro", "A51", "£1.5k", "$3 million", "¥3万", "1 194,50 €", "9 dollari canadesi"]
+)
 def test_a_number_without_a_currency_is_no_amount(text: str) -> None:
     assert prices_in(text) == set()
 

@@ -127,6 +127,7 @@ def test_the_last_question_is_that_sentence_alone_in_any_language(text: str | No
 
 
 PAY = {"invoice": "INV-204", "amount": 120, "currency": "EUR"}
+WON = {"amount": 1_234_567, "currency": "KRW"}
 TABLE = {"guests": 20, "price": 30, "date": "2026-12-04", "time": "20:00"}
 
 
@@ -140,6 +141,8 @@ TABLE = {"guests": 20, "price": 30, "date": "2026-12-04", "time": "20:00"}
         ({"amount": 1200.5}, "Sì, 1200,50 dollari"), (TABLE, "ok le 30 euro vanno bene"),
         (TABLE, "yes, 4 December at 8 pm"), (TABLE, "sì, il 4 dicembre alle 20:00"),
         (TABLE, "好的，晚上8点"), (TABLE, "是的，12月4日20点"), (TABLE, "نعم، 4 ديسمبر"),
+        (TABLE, "sì, 4 dicembre"), (TABLE, "好，12月4日"), (TABLE, "可以，2026年12月4日"), (WON, "네, 1,234,567원"),
+        (PAY, "好的，120欧"),
     ],
 )  # fmt: skip
 def test_a_yes_may_say_what_is_asked_as_people_write_dates_and_prices(args: dict[str, object], reply: str) -> None:
@@ -158,8 +161,15 @@ def test_a_yes_may_say_what_is_asked_as_people_write_dates_and_prices(args: dict
         (TABLE, "Yes, Saturday"), (TABLE, "yes, next Friday"), (TABLE, "Sì, venerdì 11"), (TABLE, "好的，周六"),
         (TABLE, "yes, 4 December 2027"), (TABLE, "Yes, Friday 8 December"), (TABLE, "نعم، السبت"),
         (TABLE, "yes, every Friday"), (TABLE, "是的，12月4日19点"),
+        (WON, "네, 1,234,570원"), (PAY | {"currency": "USD"}, "sim, R$ 120"), (PAY | {"currency": "BRL"}, "sim, $120"),
     ],
 )  # fmt: skip
 def test_a_yes_with_another_date_or_price_than_is_asked_is_not_enough(args: dict[str, object], reply: str) -> None:
     read = classify(reply, question=question_of("pay_invoice", "pay invoice", args))
     assert read.strength != "strong"
+
+
+@pytest.mark.parametrize("reply", ["Yes, 130 euros", "Sì, 130 euro", "sì, $120", "好，130欧元", "نعم، 130 يورو"])
+def test_a_yes_with_another_price_is_a_change_in_every_language(reply: str) -> None:
+    read = classify(reply, question=question_of("pay_invoice", "pay invoice", PAY))
+    assert (read.verdict, read.carries_yes) == ("amend", True)

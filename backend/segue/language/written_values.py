@@ -1,35 +1,32 @@
 """The dates, times and numbers that a text has, in the ways people write them. Pure; names of months are CLDR's."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Final
 
 from babel.dates import get_month_names
 
+from segue.language.lexicon import load_toml
 from segue.language.utterance import UNSPACED, fold, words_of
 
 LOCALES: Final = ("en", "it", "es", "fr", "de", "pt", "nl", "pl", "ru", "tr", "ar", "ar_LB", "zh", "ja", "ko", "hi")
 
-_SCALE: Final = (  # a number in front of a unit of time or in a longer code is another thing
-    r"\s?(?i:[km]\b|mil(?:a|le)?\b|ml[nd]\b|mio\b|mrd\b|thousand|tausend|mil[il]i|milyon|bil[il]i"
-    r"|тыс|млн|млрд|милл|[十百千万萬亿億]|[천만억]|[ألآ]+لا?ف|مليون)"
-)
+_FORMS: Final = load_toml("written_values.toml")
+# A number in front of a unit of time or in a longer code is another thing.
+_SCALE: Final = rf"\s?(?i:[km]\b|{'|'.join(_FORMS['scales'])})"
 # Scripts without spaces put a number right beside words, but for a date, an hour, and a part of a longer number.
 _LETTER: Final = rf"[^\W{UNSPACED}]"
-_APART: Final = rf"(?<!{_LETTER})(?<![第제零〇一二三四五六七八九十百千万萬亿億点點])"
+_APART: Final = (
+    rf"(?<!{_LETTER})(?<![第제零〇一二三四五六七八九十百千万萬亿億兆点點块塊])"
+    r"(?<!\d[십백천만억조])(?<!\d[천만억조万萬亿億兆]\s)(?<!ร้อย|ล้าน)(?<!พัน|แสน)(?<!หมื่น)"
+)
 _BEFORE: Final = rf"{_APART}(?<![.,/-])(?<!\d[:'’])"
-_AFTER: Final = rf"(?!{_LETTER}|[年月日号號点點时時分년월일시분]|[.,:/'’-]\w|{_SCALE})"
+_AFTER: Final = rf"(?!{_LETTER}|[年月日号號点點时時分년월일시분]|[.,:/'’-]\w|[块塊]\d|{_SCALE})"
 _THOUSANDS: Final = r"\d{1,3}(?:[,'’\u00a0\u202f]\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}"  # the second is India's
 _GROUPED: Final = re.compile(rf"{_BEFORE}({_THOUSANDS}|\d+)(\.\d+)?{_AFTER}")
 _WITH_COMMA: Final = re.compile(rf"{_BEFORE}(\d{{1,3}}(?:[.\u00a0\u202f]\d{{3}})+|\d+),(\d{{1,2}}){_AFTER}")
-# By code, how people write a currency; under none, what may be of several countries.
-_CURRENCIES: Final = {
-    "USD": r"\$|(?:USD|dollars?|dollar[oi]|d[oó]lar(?:es)?|دولارا?|доллар(?:а|ов)?)\b|美[元金]|ドル|달러",
-    "EUR": r"€|(?:EUR|euros?|يورو|евро)\b|[欧歐]元|ユーロ|유로", "GBP": r"£|(?:GBP|pounds?|sterlin[ae])\b|英[镑鎊]",
-    "CHF": r"(?:CHF|Franken|franchi)\b", "JPY": r"(?:JPY|yen)\b|円|日元", "CNY": r"(?:CNY|RMB|yuan)\b|[元块塊]",
-    "INR": "₹", "RUB": "₽", "KRW": "[₩원]", "TRY": "₺", "": r"[¥￥]|港元|(?:ريالا?|درهما?|جنيها?)\b",
-}  # fmt: skip
+_CURRENCIES: Final[Mapping[str, str]] = _FORMS["currencies"]  # regular expressions by code
 CURRENCIES: Final = frozenset(_CURRENCIES) - {""}
 SIGNS: Final = frozenset(f"${code}" for code in _CURRENCIES)
 _CURRENCY: Final = "|".join(_CURRENCIES.values())
@@ -85,13 +82,13 @@ def names_in(*texts: str) -> frozenset[str]:
     the day is said; 120 euros are `$120` and `$EUR`; 4 December 2026 is `/12-4` and `/2026-12-4`.
     They begin with what no word begins with. `8pm`, `20h` and 120 are words.
     """
-    found = {f"#{number:g}" for text in texts for number in numbers_in(text)}
+    found = {f"#{number:.15g}" for text in texts for number in numbers_in(text)}
     for hour, minute in (time for text in texts for time in times_in(text)):
         of_half = f"{hour % _NOON or _NOON}{'pm' if hour >= _NOON else 'am'}"
         full = {f"{HOUR}{hour % _NOON or _NOON}", HOUR + of_half, of_half, f"{hour}h"}
         found |= {f"{HOUR}{hour}:{minute:02}"} | (set() if minute else full)
     for amount, code in (price for text in texts for price in prices_in(text)):
-        found |= {f"${amount:g}", f"${code}", *words_of(f"{amount:g}")}
+        found |= {f"${amount:.15g}", f"${code}", *words_of(f"{amount:.15g}")}
     for year, month, day in (dated for text in texts for dated in dates_in(text)):
         found |= {f"/{month}-{day}"} | ({f"/{year}-{month}-{day}"} if year else set())
     return frozenset(found)
@@ -119,15 +116,15 @@ def numbers_in(text: str) -> set[float]:
 
 
 def with_plain_prices(text: str, shown: frozenset[str]) -> str:
-    """Returns the text with each price that is among the names `shown`, if any is, as a number alone, and `other`
-    behind one that is not. A currency is another only if they have one.
+    """Returns the text with each price that is among the names `shown`, if any is, as a number alone, and ⇄, which is
+    a change in every language, behind one that is not. A currency is another only if they have one.
     """
     signs = shown & SIGNS
 
     def plain(price: re.Match[str]) -> str:
         is_meant = not signs or f"${_code(price[1] or price[4])}" in signs
-        said = (f"{each:g}" for each in _amount(price[2] or price[3]))
-        return next((f" {each} {'' if is_meant and f'${each}' in shown else 'other'} " for each in said), price[0])
+        said = (f"{each:.15g}" for each in _amount(price[2] or price[3]))
+        return next((f" {each} {'' if is_meant and f'${each}' in shown else '⇄'} " for each in said), price[0])
 
     has_prices = any(each.startswith("$") for each in shown)
     return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS)) if has_prices else text

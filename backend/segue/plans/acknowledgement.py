@@ -27,7 +27,7 @@ from segue.language.lexicon import (
 )
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
 from segue.language.written_values import with_plain_prices
-from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside
+from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside, without_written
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply
@@ -169,7 +169,7 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
     asked = question.words if question else frozenset()
     words = _without_decoration([word if word in asked else unstretch(word, LEXICON.now) for word in utterance.words])
     read = partial(_read_in, asks=utterance.asks, question=question)
-    readings = [read(words, language) for language in languages_of(words, LEXICON.now)]
+    readings = [read(words, language) for language in languages_of(without_written(question, words), LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
     best = min(readings, key=lambda reading: (*reading.misfit, reading.found.language != likely))
     if best.found.strength == "strong" and best.found.language and _says_no_elsewhere(words, best.found.language):

@@ -190,6 +190,15 @@ def kind_beside(question: Question, language: str, words: Phrase, at: int, lengt
     return number if number[0] >= length else _action_beside(question, language, words, at, length, kind)
 
 
+def without_written(question: Question | None, words: Phrase) -> Phrase:
+    """Returns the words but for the dates and times of the question, which tell little of a language."""
+    left: Phrase = ()
+    while words:
+        written = _written_beside(question.words, words, 0) if question else 0
+        left, words = (*left, *words[: 0 if written else 1]), words[written or 1 :]
+    return left
+
+
 def _written_beside(shown: frozenset[str], words: Phrase, at: int) -> int:
     """Returns how many words write a date or a time of the question; 0 if none do."""
     for end in range(min(len(words), at + LONGEST_WRITTEN), at, -1):
@@ -324,20 +333,15 @@ def _amounts_in(args: Mapping[str, Any]) -> frozenset[str]:
     named = {path for path in numbers if not PRICES.isdisjoint(tool_words(path.rpartition(".")[2]))}
     amounts = [numbers[path] for path in named or (numbers if len(numbers) == 1 else ())]
     signs = SIGNS.intersection(f"${each}" for each in values.values() if each)
-    return signs | {f"${each:g}" for each in amounts}
+    return signs | {f"${each:.15g}" for each in amounts}
 
 
 def _spoken(numbers: Mapping[str, str]) -> Mapping[str, str]:
     """Returns what people say for each number and each hour, of templates with an `N` for the number."""
     counted, hours = split_list(numbers.get("words", "")), split_list(numbers.get("hours", numbers.get("words", "")))
     said: dict[str, str] = {}
-    kinds = (
-        ("count", "#{}", counted),
-        ("clock", "@{}", hours),
-        ("morning", "@{}am", hours),
-        ("evening", "@{}pm", hours),
-    )
-    for kind, name, forms in kinds:
+    clocks = (("clock", "@{}"), ("morning", "@{}am"), ("evening", "@{}pm"))
+    for kind, name, forms in (("count", "#{}", counted), *((*clock, hours) for clock in clocks)):
         for at, form in enumerate(forms, 1):
             each = [*form.split("/"), str(at)]
             templates = split_list(numbers.get(kind, ""))
