@@ -1,6 +1,7 @@
 """The command line: what it refuses, and that it says how to go on."""
 
 import asyncio
+import os
 import re
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import asyncpg
 import httpx2
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -41,6 +43,13 @@ def refused(**environment: str) -> str:
     assert "sk-canary" not in result.output
     assert result.output.count("\n") == 1, result.output
     return result.output
+
+
+def contained(*command: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Starts a command as the first process of a namespace of its own, as a container's is."""
+    as_user = ("--user", "--map-root-user") if os.geteuid() else ()
+    arguments = ("unshare", *as_user, "--pid", "--fork", "--kill-child", *command)
+    return subprocess.Popen(arguments, cwd=ROOT, env=surroundings(environment))
 
 
 def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> None:
@@ -320,6 +329,29 @@ async def test_a_start_that_waits_for_another_migration_outlives_a_reload_and_en
     finally:
         await admin.close()
         process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker",)])
+async def test_the_first_process_of_a_container_that_is_told_to_end_while_it_starts_ends_once_it_has_started(
+    own_database_url: str, redis_url: str, command: tuple[str, ...]
+) -> None:
+    if contained("true").wait(PATIENCE_S):
+        pytest.skip("this machine lets nobody make a namespace of processes")
+    admin = await asyncpg.connect(plain(own_database_url))
+    await admin.execute("UPDATE alembic_version SET version_num = '0040'")
+    await admin.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
+    stores = {"DATABASE_URL": own_database_url, "REDIS_URL": redis_url}
+    container = contained(sys.executable, "-m", "segue", *command, **stores)
+    try:
+        await until(partial(admin.fetchval, WAITS))
+        [first] = psutil.Process(container.pid).children()
+        first.send_signal(signal.SIGTERM)
+        await admin.execute("UPDATE alembic_version SET version_num = $1", newest())
+        await admin.close()
+        assert await asyncio.to_thread(container.wait, PATIENCE_S) == 0
+    finally:
+        container.kill()
 
 
 def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:

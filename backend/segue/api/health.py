@@ -93,8 +93,7 @@ async def metrics(services: ServicesDep) -> Response:
     )
     of_tools = None if services.cache.degraded else {name: name in failed for name in services.tools.tools()}
     shared = shared_metrics(backlog=backlog, jobs=jobs, tools_failed=of_tools, outbox=outbox)
-    text = await asyncio.to_thread(services.metrics.text, shared)  # it asks the other processes
-    return Response(text, media_type=CONTENT_TYPE)
+    return Response(await asyncio.to_thread(services.metrics.text, shared), media_type=CONTENT_TYPE)
 
 
 async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, float] | None]:

@@ -240,8 +240,7 @@ class BodyLimit:
             return message
 
         async def send_or_close(message: Message) -> None:
-            too_large = received > max_bytes
-            await (_send_and_close(receive, send, dropped, message) if too_large else send(message))
+            await (_send_and_close(receive, send, dropped, message) if received > max_bytes else send(message))
 
         await self._app(scope, receive_within_limit, send_or_close)
 

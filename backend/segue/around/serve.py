@@ -147,17 +147,23 @@ def _work(settings: Settings, place: ProcessPlace | None) -> int:
         settings = settings.model_copy(update={"worker_metrics_port": None})
 
     async def run() -> None:
-        stopped = asyncio.Event()
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def end_start(number: int) -> None:
+            stopped.set()  # the first process of a container outlives the signal, and ends once it has started
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
         async def started(services: Services) -> None:
             for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+                loop.add_signal_handler(number, stopped.set)
             await _started(services, place)
             log.info("waiting_for_turns")
 
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end_start, number)
         await run_worker(settings, stopped, started)
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it runs turns, as SIGTERM
     try:
         uvloop.run(run())
     except AppError as error:

@@ -168,8 +168,7 @@ def update_step(plan: Plan, step_id: int, status: StepStatus, **changes: Any) ->
     step = plan.steps[step_id - 1]
     if status not in STEP_TRANSITIONS[step.status]:
         raise IllegalTransition(f"step {step_id}: {step.status} to {status}")
-    moved = replace(step, status=status, **changes)
-    steps = [moved if each.id == step_id else each for each in plan.steps]
+    steps = [replace(step, status=status, **changes) if each.id == step_id else each for each in plan.steps]
     match status:
         case "failed" | "unknown":
             return _next_version(plan, "failed", _skip_open(steps, f"step {step_id} did not succeed"))

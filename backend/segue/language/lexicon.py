@@ -77,8 +77,7 @@ def _merged(shipped: Table, own: Table, siblings: Sequence[Table], words: WordLi
     """`siblings` are the tables that ship beside this one: what they have, it may have."""
     known = {name for table in siblings for name in table}
     by_language = "en" in known
-    shares = by_language or words.share or words.sentences
-    merged = dict(shipped) if shares else _without_moved(shipped, own)
+    merged = dict(shipped) if by_language or words.share or words.sentences else _without_moved(shipped, own)
     for name, value in own.items():
         if name not in known and not (by_language and _LANGUAGE.fullmatch(name)):
             raise ValueError(f"it has {name!r}, which none of the lists that ship has")

@@ -161,8 +161,7 @@ class Logins:
         if not opened or (opened.server, opened.issuer) != (server, issuer):
             return None
         expires_at = opened.client.expires_at
-        is_over = expires_at is not None and expires_at < self._clock().timestamp()
-        return None if is_over else opened.client
+        return opened.client if expires_at is None or expires_at >= self._clock().timestamp() else None
 
     def _config(self, server: str) -> McpServerConfig:
         return existing("mcp_server", self._servers().get(server))

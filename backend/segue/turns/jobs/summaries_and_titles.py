@@ -163,8 +163,7 @@ class Summaries:
             listed = [line for line, size in sizes if size <= int(self.max_tokens * SUMMARY_LISTED)]
             stored = await summaries.store_summary(connection, job, summary, covers=covers, references=listed)
             # Counting reads all messages: once they have doubled, that is two for each one that was ever said.
-            has_doubled = covers.bit_length() > job.after.bit_length()
-            await count_gaps(connection, job.session_id, again=has_doubled)
+            await count_gaps(connection, job.session_id, again=covers.bit_length() > job.after.bit_length())
         log.info("summary_written", session_id=job.session_id, covers=covers, chars=len(summary or ""), stored=stored)
         return covers < job.until
 
