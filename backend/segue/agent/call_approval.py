@@ -17,21 +17,13 @@ from segue.agent.state import TurnState, running_plan
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
 from segue.agent.unseen_values import SeenText, Shown
 from segue.db.engine import Database
+from segue.domain import tool as domain
 from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.plan import BUTTON_MESSAGES
 from segue.domain.session import Message, RequestedCall
-from segue.domain.tool import (
-    END_MANDATES,
-    PROPOSE_MANDATE,
-    Tool,
-    ToolContext,
-    ToolRetry,
-    ToolSpec,
-    canonical_args,
-    definition_of,
-)
+from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec, canonical_args, definition_of
 from segue.events.user_feed import mandate_changed
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
@@ -300,7 +292,7 @@ def proposal_tool(
     return Tool(PROPOSAL, run)
 
 
-_PROPOSED: Final = (PROPOSE_MANDATE, TEXTS["propose_mandate"], Proposal.model_json_schema())
+_PROPOSED: Final = (domain.PROPOSE_MANDATE, TEXTS["propose_mandate"], Proposal.model_json_schema())
 PROPOSAL: Final = ToolSpec(*_PROPOSED, effect="write", confirm="always_ask", idempotent=True)
 
 
@@ -314,5 +306,5 @@ def ending_tool(database: Database, tell: Callable[[str, bytes], None]) -> Tool:
         return {"ended": ended}
 
     named = {"type": "object", "properties": {"tool": {"type": "string"}}, "required": ["tool"]}
-    spec = ToolSpec(END_MANDATES, TEXTS["end_mandates"], named, effect="write", confirm=False, idempotent=True)
+    spec = ToolSpec(domain.END_MANDATES, TEXTS["end_mandates"], named, effect="write", confirm=False, idempotent=True)
     return Tool(spec, run)

@@ -13,22 +13,12 @@ from segue.agent import prompts
 from segue.agent.render_messages import image_message
 from segue.agent.state import TurnContext, TurnState, WriteWithStart
 from segue.agent.stream_reply import CallIds
+from segue.domain import tool as domain
 from segue.domain.events import ToolStateChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, page_call_id
 from segue.domain.session import READ_ATTACHMENT, RequestedCall, Source
-from segue.domain.tool import (
-    PROPOSE_MANDATE,
-    CallEffect,
-    EffectApproval,
-    Reference,
-    Tool,
-    ToolCall,
-    TurnEffect,
-    canonical_args,
-    definition_of,
-    effect_of,
-)
+from segue.domain.tool import CallEffect, EffectApproval, Reference, Tool, ToolCall, canonical_args
 from segue.domain.user_request import PAGE, UserAnswer
 from segue.log import log
 from segue.memory.history import forget_opaque
@@ -153,7 +143,7 @@ class TurnCalls:
         if ruling != "allow":
             return ruling == "ask"
         spec, mode = tool.spec, self.context.settings.confirm
-        if spec.name == PROPOSE_MANDATE:
+        if spec.name == domain.PROPOSE_MANDATE:
             return True
         may_repeat = not spec.idempotent and call_key(request) in self.in_doubt
         is_asked = spec.effect != "read_only" and not spec.ephemeral and mode != "never"
@@ -190,14 +180,14 @@ class TurnCalls:
         if (use := self.under.get(call.id)) is not None:
             yes = EffectApproval("mandate", self.context.owner, mandate_id=use.mandate_id)
         if (spec.effect != "read_only" or yes) and not spec.ephemeral and accepts(tool, call.args):
-            of_tool = (spec.effect, spec.title or spec.original_name or spec.name, definition_of(spec))
+            of_tool = (spec.effect, spec.title or spec.original_name or spec.name, domain.definition_of(spec))
             self.effects[call.id] = CallEffect(*of_tool, denied, asked_in, yes)
 
     @property
-    def changed(self) -> list[TurnEffect]:
+    def changed(self) -> list[domain.TurnEffect]:
         """What the calls that have ended changed or may have changed."""
         made = ((call, self.effects.get(call.tool_call_id)) for call in self.recorded)
-        return [effect for call, noted in made if noted and (effect := effect_of(call, noted))]
+        return [effect for call, noted in made if noted and (effect := domain.effect_of(call, noted))]
 
     async def ruling(self, call: RequestedCall, tool: Tool) -> Ruling:
         """Returns what the operator's policy says of a call. It is asked once before a call runs, and not about one

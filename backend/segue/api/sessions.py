@@ -13,23 +13,12 @@ from segue.api import deps, schemas
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
+from segue.domain import session as domain
 from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
-from segue.domain.session import (
-    Feedback,
-    FoundSession,
-    Memory,
-    Message,
-    MessageOfTurn,
-    PromptReport,
-    Rating,
-    Session,
-    UnreadableMemory,
-    UnreadableMessage,
-    UnreadableSession,
-)
+from segue.domain.session import Message, Session, UnreadableMessage, UnreadableSession
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
 from segue.memory import fact_store, history, session_store
@@ -49,7 +38,7 @@ Around = Annotated[
 WithText = Annotated[Literal["text"] | None, Query(description="What each part says.")]
 Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
 MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
-Rated = Annotated[Rating | None, Query(description="Only those.")]
+Rated = Annotated[domain.Rating | None, Query(description="Only those.")]
 
 _Moment = Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))]
 _SessionId = Annotated[str, Field(pattern=id_pattern("ses"))]
@@ -69,7 +58,7 @@ class SessionMemory:
 
     short_term: Annotated[ShortTermMemory | None, doc("What the last turn left behind.")]
     ttl_s: Annotated[int, doc("How many seconds the short-term memory lasts if nothing is said.")]
-    long_term: Annotated[list[Memory | UnreadableMemory], doc("The caller's newest facts.")]
+    long_term: Annotated[list[domain.Memory | domain.UnreadableMemory], doc("The caller's newest facts.")]
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
@@ -105,7 +94,7 @@ async def list_sessions(
     query: AllWords = None,
     archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
     pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
-) -> schemas.Page[Session | FoundSession | UnreadableSession]:
+) -> schemas.Page[Session | domain.FoundSession | UnreadableSession]:
     """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
     With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
     2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
@@ -159,7 +148,7 @@ async def list_messages(
     around: Around = None,
     include: Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")] = None,
     branch: Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")] = None,
-) -> schemas.PageAround[Message | MessageOfTurn | UnreadableMessage]:
+) -> schemas.PageAround[Message | domain.MessageOfTurn | UnreadableMessage]:
     """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
     user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page leads on
     both ways: by `next_cursor` in its order, by `previous_cursor` in the other one.
@@ -190,7 +179,7 @@ async def list_messages(
 @router.get("/{session_id}/prompt", responses=problems("unreadable", "forbidden"))
 async def get_prompt(
     session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, include: WithText = None
-) -> PromptReport:
+) -> domain.PromptReport:
     """Shows what the next request to the model is made of. In its order and in tokens, with `include=text` also in its
     words; of any session with the scope `ops`, its words with `ops:content` too.
     """
@@ -264,7 +253,7 @@ async def rate_message(
 @feedback_router.get("/feedback", responses=problems("forbidden"))
 async def get_feedback(
     services: ServicesDep, _: Ops, paging: schemas.PagingDep, rating: Rated = None
-) -> schemas.Page[Feedback]:
+) -> schemas.Page[domain.Feedback]:
     """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
     found = await services.read(session_store.list_feedback, rating=rating, **paging.behind(schemas.BY_SEQ))
     return paging.page_of_placed(found)

@@ -16,24 +16,14 @@ from segue.api import deps, schemas
 from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import StatusChange, ToolReset
+from segue.domain import tool as domain
 from segue.domain.errors import InvalidRequest, NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
 from segue.domain.ids import id_pattern, is_id
 from segue.domain.receipt import ChainHead, Receipt
 from segue.domain.redaction import without_secret_texts
-from segue.domain.tool import (
-    CallStatus,
-    DependencyGroup,
-    Effect,
-    SessionToolState,
-    StatusMoved,
-    ToolCall,
-    ToolOverview,
-    ToolState,
-    ToolStatus,
-    UnreadableCall,
-)
+from segue.domain.tool import CallStatus, ToolCall, ToolOverview, ToolState, ToolStatus, UnreadableCall
 from segue.memory.session_store import check_session, lock_session, owner_of
 from segue.plans.policy import needs_confirmation
 from segue.tools import receipts, results
@@ -76,11 +66,11 @@ class ToolDescription:
     title: Annotated[str, doc("The same for people; empty if it has no other.")]
     description: Annotated[str, doc("What the model is told of it.")]
     schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
-    effect: Annotated[Effect, doc("What a call does to the world.")]
+    effect: Annotated[domain.Effect, doc("What a call does to the world.")]
     effect_guessed: Annotated[bool, doc("Whether nobody has said so: it was read from the name.")]
     confirmation: Annotated[bool, doc("Whether a call waits for the user's yes.")]
     always_asks: Annotated[bool, doc("Whether only the answer to the question about a call is that yes.")]
-    dependencies: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded in the session first.")]
+    dependencies: Annotated[tuple[domain.DependencyGroup, ...], doc("What has to have succeeded in the session first.")]
     source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")]
     changed_at: Annotated[datetime | None, doc("Since when its server defines it like this; null if it always did.")]
 
@@ -120,7 +110,7 @@ class FleetToolStates:
     """How tools are doing for everyone, and a page of the sessions in which one is not available."""
 
     tools: Annotated[dict[str, ToolOverview], doc("By the tool's name.")]
-    items: Annotated[list[SessionToolState], doc("States in a session that are not `available`.")]
+    items: Annotated[list[domain.SessionToolState], doc("States in a session that are not `available`.")]
     next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
 
 
@@ -159,7 +149,7 @@ async def set_tool_state(
 @states_router.get("/sessions/{session_id}/tool-states/history")
 async def list_state_changes(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: schemas.PagingDep, tool: StateFilter = None
-) -> schemas.Page[StatusMoved]:
+) -> schemas.Page[domain.StatusMoved]:
     """Lists how the states of tools changed in a session. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, list_changes, *of, tool=tool, **paging.behind(_CHANGE_POSITION))

@@ -13,20 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.models import (
-    OPEN_TURNS,
-    RUNNING,
-    client_sessions,
-    feedback,
-    messages,
-    plans,
-    receipts,
-    schedules,
-    sessions,
-    triggers,
-    turns,
-    written,
-)
+from segue.db import models
+from segue.db.models import client_sessions, feedback, messages, plans, receipts, sessions, turns
 from segue.db.rows import claim_row, due_in, if_given, plan_of, postpone_row, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
@@ -201,11 +189,11 @@ async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str
     for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked),
     nor one that an active schedule or trigger will go on in, or in which a plan waits.
     """
-    open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
+    open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(models.OPEN_TURNS))
     is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
     at_work = (
         sa.exists().where(each.c.session_id == sessions.c.id, each.c.status == status)
-        for each, status in ((schedules, "active"), (triggers, "active"), (plans, "waiting"))
+        for each, status in ((models.schedules, "active"), (models.triggers, "active"), (plans, "waiting"))
     )
     is_idle = (is_old, ~open_turn.exists(), *map(sa.not_, at_work), sessions.c.id.not_in(but))
     idle = sa.select(sessions.c.owner, sessions.c.id).where(*is_idle)
@@ -250,9 +238,9 @@ def _owned(owner: str) -> sa.Select[Any]:
 
 def shown(of: sa.FromClause = sessions) -> sa.Select[Any]:
     """Returns a statement that reads what `readable_session` takes, of `sessions` or of a selection of its rows."""
-    runs = sa.select(turns.c.id).where(turns.c.session_id == of.c.id, turns.c.status == RUNNING)
+    runs = sa.select(turns.c.id).where(turns.c.session_id == of.c.id, turns.c.status == models.RUNNING)
     running = runs.scalar_subquery().label("running_turn_id")
-    pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(written(*sorted(OPEN)))
+    pending = (plans.c.session_id == of.c.id) & plans.c.status.in_(models.written(*sorted(OPEN)))
     columns = (of.c[name] for name in SHOWN)
     count = sa.func.coalesce(of.c.next_seq - 1 - of.c.gaps, _counted(of)).label("message_count")
     pending_plan = (column.label(name) for name, column in _PLAN_COLUMNS.items())

@@ -12,19 +12,9 @@ from itertools import pairwise
 from typing import Final
 
 from segue.domain.session import Strength, Verdict
+from segue.language import lexicon
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import (
-    ANY_LANGUAGE,
-    UNKNOWN,
-    Phrase,
-    WordList,
-    kinds_of,
-    languages_of,
-    parse_lexicon,
-    phrases_of,
-    unstretch,
-    words_of_kinds,
-)
+from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, Phrase, WordList, kinds_of, languages_of
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
 from segue.language.written_values import with_plain_prices
 from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside, without_written
@@ -76,7 +66,7 @@ KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "indefinite", "keep", "later", "needless", "negator", "object", "other", "past", "question", "remark",
     "reported", "understood", "verdict_frame", "why_not", "yet",
 }  # fmt: skip
-LEXICON: Final = WordList("lexicon.toml", partial(parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
+LEXICON: Final = WordList("lexicon.toml", partial(lexicon.parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
 _SAFEST_FIRST: Final = ("reject", "amend", "confirm", "none")
 
@@ -167,7 +157,9 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
     """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
     asked = question.words if question else frozenset()
-    words = _without_decoration([word if word in asked else unstretch(word, LEXICON.now) for word in utterance.words])
+    words = _without_decoration(
+        [word if word in asked else lexicon.unstretch(word, LEXICON.now) for word in utterance.words]
+    )
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(without_written(question, words), LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
@@ -181,7 +173,7 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
     """Returns the weak yes that the message is if its one unknown word is a misspelt one."""
     for at, word in enumerate(words):
-        near = () if word in LEXICON.now.speakers else words_near(word, words_of_kinds(LEXICON.now, APPROVALS))
+        near = () if word in LEXICON.now.speakers else words_near(word, lexicon.words_of_kinds(LEXICON.now, APPROVALS))
         for plain, language in near:
             corrected = read((*words[:at], plain, *words[at + 1 :]), language)
             if corrected.found.strength == "strong" and corrected.reply.opening in APPROVALS and not corrected.unknown:
@@ -224,7 +216,7 @@ class _Reading:
 
 def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | None) -> _Reading:
     prefer = partial(kind_beside, question, language) if question else None
-    phrases = phrases_of(words, language, LEXICON.now, prefer=prefer)
+    phrases = lexicon.phrases_of(words, language, LEXICON.now, prefer=prefer)
     ends = question is not None and not ENDS.isdisjoint(question.actions)
     said = {kind for kind, _ in phrases}
     meant = {
@@ -396,7 +388,7 @@ _BESIDE: Final = APPROVALS | {"polite", "thanks", "glue", "object", "filler", "v
 # Where what is left out is named before the word that leaves it out: `sonuncusu hariç`.
 _AFTERTHOUGHTS: Final = frozenset({"ja", "ko", "tr", "hi"})
 
-SELECTION: Final = WordList("selection.toml", partial(parse_lexicon, kinds=_WORDS))
+SELECTION: Final = WordList("selection.toml", partial(lexicon.parse_lexicon, kinds=_WORDS))
 
 
 def chosen_of(message: str, asked: Mapping[int, Question]) -> frozenset[int] | None:
@@ -446,7 +438,7 @@ def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:
     said: list[str] = []
     prefer = partial(kind_beside, shown, language)
     kinds_beside = partial(kinds_of, language=language, lexicon=LEXICON.now, prefer=prefer)
-    for kind, phrase in phrases_of(words, language, SELECTION.now):
+    for kind, phrase in lexicon.phrases_of(words, language, SELECTION.now):
         is_no = kind == UNKNOWN and kinds_of(phrase, ANY_LANGUAGE, LEXICON.now) == ["no"]  # `1 yes, 2 no`
         is_hour = phrase[0].isdigit() and said[-1:] in (["and"], ["glue"]) and _PICKS.isdisjoint(said)  # `at 2`
         said += ["no"] if is_no or is_hour else [kind] if kind != UNKNOWN else kinds_beside(phrase)
@@ -483,5 +475,5 @@ def _languages_of_reply(text: str) -> list[str]:
     """Returns the languages in which all of a text is words of the lexicon."""
     if len(text) > LONGEST_REPLY:
         return []
-    words = tuple(unstretch(word, LEXICON.now) for word in words_of(text))
+    words = tuple(lexicon.unstretch(word, LEXICON.now) for word in words_of(text))
     return [each for each in languages_of(words, LEXICON.now) if UNKNOWN not in kinds_of(words, each, LEXICON.now)]

@@ -12,21 +12,12 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
+from segue.domain import tool as domain
 from segue.domain.agent import Agent
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
-from segue.domain.tool import (
-    END_MANDATES,
-    PROPOSE_MANDATE,
-    ManualStatus,
-    SessionToolState,
-    Tool,
-    ToolOverview,
-    ToolSpec,
-    ToolState,
-    ToolStatus,
-)
+from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
 from segue.log import log
 from segue.tools import tool_health, tool_states
 from segue.tools.builtin.builtin_tools import SEARCH_CONVERSATION
@@ -212,7 +203,11 @@ class ToolGuard:
         tools = self._availability.tools_for(*self.who)
         if not self.agent.may_use_all:
             tools = {name: tool for name, tool in tools.items() if self.agent.may_use(name)}
-        rare = {SEARCH_CONVERSATION.name: self.is_summarised, PROPOSE_MANDATE: self.proposes, END_MANDATES: self.ends}
+        rare = {
+            SEARCH_CONVERSATION.name: self.is_summarised,
+            domain.PROPOSE_MANDATE: self.proposes,
+            domain.END_MANDATES: self.ends,
+        }
         last = {name: tools[name] for name, has_it in rare.items() if has_it and name in tools}
         tools = {name: tool for name, tool in tools.items() if name not in rare} | last  # requests begin as they did
         if not (self._own or self.page):
@@ -228,7 +223,7 @@ class ToolGuard:
         """Returns those of the tools that requests may have: all of them, unless some were chosen."""
         if self.chosen_names is None:
             return tools
-        names = (*self._own, *self.chosen_names, *self.page, PROPOSE_MANDATE, END_MANDATES)
+        names = (*self._own, *self.chosen_names, *self.page, domain.PROPOSE_MANDATE, domain.END_MANDATES)
         return {name: tools[name] for name in names if name in tools}
 
     def offered(self, tools: Mapping[str, Tool]) -> list[ToolSpec]:

@@ -15,20 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import attachments, messages, sessions, tool_calls, tool_results, turns
 from segue.db.rows import came_before, newest_first, note_unreadable, oldest_first, readable, reader
+from segue.domain import tool as domain
 from segue.domain.errors import AppError, existing
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
-from segue.domain.tool import (
-    CallEffect,
-    CallStatus,
-    EffectApproval,
-    Reference,
-    ResultRef,
-    ToolCall,
-    ToolCallMetadata,
-    TurnEffect,
-    UnreadableCall,
-    effect_of,
-)
+from segue.domain.tool import CallEffect, CallStatus, Reference, ToolCall, TurnEffect, UnreadableCall
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload, value_in
 from segue.tools.retention import evict, payload_values, storing
@@ -160,7 +150,7 @@ async def effects_of_turns(connection: AsyncConnection, turn_ids: Collection[str
     found: dict[str, tuple[TurnEffect, ...]] = {}
     for row in await connection.execute(changing.order_by(*oldest_first(tool_calls))):
         made = effect_made(row)
-        if made is not None and (effect := effect_of(call_of(row), made)) is not None:
+        if made is not None and (effect := domain.effect_of(call_of(row), made)) is not None:
             found[row.turn_id] = (*found.get(row.turn_id, ()), effect)
     return found
 
@@ -169,7 +159,9 @@ def effect_made(row: Row[Any]) -> CallEffect | None:
     """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
     if row.effect is None:
         return None
-    kept = readable(reader(tuple[CallEffect, EffectApproval | None]), (row.effect, row.approval), "tool_calls", row.id)
+    kept = readable(
+        reader(tuple[CallEffect, domain.EffectApproval | None]), (row.effect, row.approval), "tool_calls", row.id
+    )
     return replace(kept[0], approved_by=kept[1]) if kept else None
 
 
@@ -346,8 +338,8 @@ def _entry(row: Row[Any]) -> tuple[ToolCall, Reference]:
     call = ToolCall(
         *is_of,
         **{name: getattr(row, name) for name in _AS_STORED},
-        metadata=ToolCallMetadata(*result, "session" if row.granted else None, row.mandate_id, shown.covered),
-        result_ref=ResultRef(row.session_id, row.id),
+        metadata=domain.ToolCallMetadata(*result, "session" if row.granted else None, row.mandate_id, shown.covered),
+        result_ref=domain.ResultRef(row.session_id, row.id),
         branch=getattr(row, "branch", None),
     )
     reference = Reference(*is_of, *result, shown.identifiers)

@@ -20,16 +20,8 @@ from starlette.routing import Route
 
 from segue.agent.prompts import in_own_words
 from segue.around.replay.request_rules import invalid_history, invalid_tools, kind_of_request
-from segue.domain.recording import (
-    RecordedCall,
-    RecordedPlan,
-    RecordedSettings,
-    RecordedStep,
-    RecordedTool,
-    RecordedTurn,
-    Recording,
-    Round,
-)
+from segue.domain import recording as domain
+from segue.domain.recording import RecordedCall, RecordedStep, RecordedTool, Round
 from segue.domain.tool import canonical_args
 from segue.mcp.large_messages import MAX_TOOLS
 from segue.mcp.mcp_config import McpServerConfig
@@ -82,7 +74,7 @@ class ReplayConfig:
     """What a replayed service is to do, and with what."""
 
     tools: tuple[RecordedTool, ...]
-    settings: RecordedSettings
+    settings: domain.RecordedSettings
     model: Mapping[str, str] | None = None  # settings of a model asked in place of the recording, LLM_MODEL among them
     trial: Trial | None = None
     results_in_view: int = RESULTS_SHOWN  # newest results of earlier turns it must be shown; equal calls count once
@@ -123,7 +115,7 @@ class ReplayConfig:
 
 
 def replay_config(
-    recordings: Mapping[str, Recording], model: Mapping[str, str] | None = None, trial: Trial | None = None
+    recordings: Mapping[str, domain.Recording], model: Mapping[str, str] | None = None, trial: Trial | None = None
 ) -> ReplayConfig:
     """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
     settings = {name: recording.settings for name, recording in recordings.items()}
@@ -149,8 +141,8 @@ def replay_config(
 class TurnPlayback:
     """A turn while it is played."""
 
-    turn: RecordedTurn
-    before: RecordedPlan | None  # at its start, None if the turn made the plan
+    turn: domain.RecordedTurn
+    before: domain.RecordedPlan | None  # at its start, None if the turn made the plan
     sent: tuple[str, ...]  # the user's messages so far
     earlier: tuple[str, ...]  # ids of calls whose results the model must see
     say: Callable[[str], Awaitable[None]] | None = None  # sends the turn a message
