@@ -39,6 +39,76 @@ NOT_SAID = [
     ("!!!", "!!!"),
 ]
 
+AS_SAID = [
+    ("The user lives in Rome", "I live in Rome, not in Milan"),
+    ("The user lives in Rome", "No, I live in Rome"),
+    ("The user is allergic to peanuts", "Don't forget that I'm allergic to peanuts"),
+    ("The user eats fish", "I don't eat meat but I eat fish"),
+    ("The user drinks coffee", "I drink coffee without sugar"),
+    ("The user does not eat peanuts", "I don't eat peanuts"),
+    ("The user never drinks milk", "I never drink milk. I love tea"),
+    ("The user loves tea", "I never drink milk. I love tea"),
+    ("The user works at ACME", "I'm not a manager. I work at ACME"),
+    ("L'utente vive a Roma", "Vivo a Roma, non a Milano"),
+    ("L'utente mangia pesce", "Non mangio carne, mangio pesce"),
+    ("L'utente mangia pesce", "Non mangio carne ma mangio pesce"),
+    ("L'utente beve il caffè", "Bevo il caffè senza zucchero"),
+    ("L'utente è allergico alle noci", "Non dimenticare che sono allergico alle noci"),
+    ("L'utente non mangia arachidi", "Non mangio arachidi"),
+    ("L'utente lavora solo il martedì", "Lavoro solo il martedì, mai il lunedì"),
+    ("用户不吃花生", "我不吃花生"),
+    ("用户非常喜欢花生", "我非常喜欢花生"),
+    ("用户特别喜欢咖啡", "我特别喜欢咖啡"),
+    ("用户住在无锡", "我住在无锡"),
+    ("用户吃鱼", "我不吃肉，但是我吃鱼"),
+    ("用户吃鱼", "我不吃肉，我吃鱼"),
+    ("用户对花生过敏", "别忘了我对花生过敏"),
+    ("المستخدم يحب القهوة", "أحب القهوة، لا الشاي"),
+    ("المستخدم يشرب القهوة", "أشرب القهوة بدون سكر"),
+    ("L'utilisatrice habite à Lyon", "J'habite à Lyon, pas à Paris"),
+    ("Der Benutzer hat am 5. Mai Geburtstag", "Ich habe am 5. Mai Geburtstag"),
+    ("O utilizador mora no Rio", "Moro no Rio"),
+    ("المستخدم لا يحب القهوة", "لا أحب القهوة"),
+    ("المستخدم يحب القهوة", "لا أحب الشاي لكن أحب القهوة"),
+]
+OTHERWISE = [
+    ("The user eats peanuts", "I don't eat peanuts"),
+    ("The user eats peanuts", "I do not eat peanuts"),
+    ("The user eats peanuts", "I never eat peanuts"),
+    ("The user eats almonds", "I don't eat peanuts, cashews or almonds"),
+    ("The user drinks coffee", "I can't drink coffee"),
+    ("The user drinks coffee with sugar", "I drink coffee without sugar"),
+    ("The user lives in Milan", "I live in Rome, not in Milan"),
+    ("The user lives in Milan", "I no longer live in Milan"),
+    ("The user is allergic to nuts", "I'm not allergic to nuts"),
+    ("The user has children", "I have no children"),
+    ("The user smokes", "I haven't smoked for years"),
+    ("The user eats meat", "I don't eat meat but I eat fish"),
+    ("The user drinks coffee", "I drink tea instead of coffee"),
+    ("L'utente mangia arachidi", "Non mangio arachidi"),
+    ("L'utente mangia arachidi", "Non mangio mai le arachidi"),
+    ("L'utente mangia carne", "Non mangio carne, mangio pesce"),
+    ("L'utente vive a Milano", "Non vivo più a Milano"),
+    ("L'utente vive a Milano", "Vivo a Roma, non a Milano"),
+    ("L'utente è allergico alle noci", "Non sono allergico alle noci"),
+    ("L'utente beve il caffè con lo zucchero", "Bevo il caffè senza zucchero"),
+    ("L'utente ha figli", "Non ho figli"),
+    ("用户吃花生", "我不吃花生"),
+    ("用户吃花生", "我从来不吃花生"),
+    ("用户有孩子", "我没有孩子"),
+    ("用户吃肉", "我不吃肉，但是我吃鱼"),
+    ("用户对花生过敏", "我对花生不过敏"),
+    ("用户住在米兰", "我住在罗马，不住在米兰"),
+    ("المستخدم يأكل الفول السوداني", "لا آكل الفول السوداني"),
+    ("المستخدم يحب الشاي", "أحب القهوة، لا الشاي"),
+    ("المستخدم يحب القهوة", "لا أحب القهوة"),
+    ("المستخدم متزوج", "لست متزوجا"),
+    ("المستخدم يشرب الحليب", "لم أشرب الحليب"),
+    ("المستخدم يأكل اللحم", "لا آكل اللحم لكن آكل السمك"),
+    ("L'utilisateur mange de la viande", "Je ne mange pas de viande"),
+    ("Der Benutzer isst Nüsse", "Ich esse keine Nüsse"),
+]
+
 
 @pytest.mark.parametrize(("fact", "message"), SAID)
 def test_a_fact_in_the_users_words_was_said(fact: str, message: str) -> None:
@@ -54,3 +124,19 @@ def test_a_correction_is_said_together_with_what_it_corrects() -> None:
     told = ("La riunione con Rossi è di martedì", "non più lunedì, martedì")
     assert not is_said(*told)
     assert is_said(*told, "La riunione con Rossi è di lunedì")
+
+
+@pytest.mark.parametrize(("fact", "message"), AS_SAID)
+def test_a_fact_is_said_also_if_the_message_negates_something_else(fact: str, message: str) -> None:
+    assert is_said(fact, message)
+
+
+@pytest.mark.parametrize(("fact", "message"), OTHERWISE)
+def test_what_the_user_says_is_not_so_is_no_fact(fact: str, message: str) -> None:
+    assert not is_said(fact, message)
+
+
+def test_a_correction_that_negates_the_old_is_said_together_with_what_it_corrects() -> None:
+    told = ("The user lives in Rome", "I no longer live in Milan but in Rome")
+    assert not is_said(*told)
+    assert is_said(*told, "The user lives in Milan")

@@ -26,21 +26,26 @@ _ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)
 
 _DAYS: Final = ("day_before_yesterday", "yesterday", "today", "tomorrow", "day_after_tomorrow")
 _SHIFTS: Final[Mapping[str, int | None]] = {**{day: at for at, day in enumerate(_DAYS, start=-2)}, "no_day": None}
+_POLARITIES: Final = ("not", "without", "but", "plain")
 SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
+_CLAUSE: Final = re.compile(r",(?=\s)|[;:，；、،؛()]|\s[-–—]\s")
 _ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
 _ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
 
 
 @dataclass(frozen=True, slots=True)
 class FactWords:
-    """By language; `ignored` are of all; `synonyms` give a word's group; `health` is what `find_facts` takes."""
+    """By language; `ignored` are of all; `synonyms` give a word's group; `health` is what `find_facts` takes;
+    `negations` say which phrases begin a clause, or say that theirs is not so.
+    """
 
     stopwords: Mapping[str, frozenset[str]]
     ignored: frozenset[str]
     cues: PhraseMatcher[str]
     synonyms: Mapping[str, str]
     health: str
+    negations: Mapping[str, PhraseMatcher[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +129,15 @@ def _is_stopword(word: str, stopwords: frozenset[str]) -> bool:
 
 def _cues_in(words: Phrase) -> Iterator[str]:
     """Yields the kind of the longest cue at each word that begins one."""
+    return (kind for _, kind in _phrases_in(words, FACT_WORDS.now.cues) if kind)
+
+
+def _phrases_in(words: Phrase, matcher: PhraseMatcher[Any]) -> Iterator[tuple[Phrase, Any]]:
+    """Yields the longest phrase at each word with its meaning, and the words that begin none with None."""
     at = 0
     while at < len(words):
-        length, kind = FACT_WORDS.now.cues.longest_at(words, at) or (1, None)
-        if kind:
-            yield kind
+        length, meaning = matcher.longest_at(words, at) or (1, None)
+        yield words[at : at + length], meaning
         at += length
 
 
@@ -145,6 +154,10 @@ def parse_fact_words(sections: Mapping[str, Any]) -> FactWords:
         cues=match_phrases(cues.items()),
         synonyms={word: group for group, text in sections["synonyms"].items() for word in _words_in(text)},
         health=" ".join(dict.fromkeys(word for entry in health for word in _in_pairs(entry))),
+        negations={
+            language: match_phrases(kinds_by_phrase(language, lists, _POLARITIES, phrase_of=split_words).items())
+            for language, lists in sections["negations"].items()
+        },
     )
 
 
@@ -152,6 +165,7 @@ def _words_in(text: str) -> frozenset[str]:
     return frozenset(word for entry in split_list(text) for word in split_words(entry))
 
 
+_NO_PHRASES: Final[PhraseMatcher[str]] = match_phrases(())
 FACT_WORDS: Final = WordList("facts.toml", parse_fact_words)
 
 
@@ -172,14 +186,10 @@ def days_meant(said: str, said_on: date) -> dict[Phrase, str]:
     """Returns by its words each day that a message names so, as a date (ISO 8601)."""
     words, matcher = split_words(said[:LONGEST_READ]), WORDS.now.get(detect_language(said, default=""))
     days: dict[Phrase, str] = {}
-    at = 0
-    while matcher and at < len(words):
-        length, shift = matcher.longest_at(words, at) or (1, None)
-        phrase = words[at : at + length]
+    for phrase, shift in _phrases_in(words, matcher) if matcher else ():
         # In Korean `내일` is tomorrow and `내 일` my work: the letters are the same, and each is a word here.
         if shift is not None and (not is_unspaced(phrase[0]) or "".join(phrase) in said):
             days[phrase] = (said_on + timedelta(days=shift)).isoformat()
-        at += length
     return days
 
 
@@ -192,16 +202,34 @@ def with_dates(fact: str, days: Mapping[Phrase, str]) -> str:
 
 
 def is_said(fact: str, *texts: str) -> bool:
-    """Returns whether the texts together have every significant word of the fact; false if the fact has none."""
+    """Returns whether the texts together have every significant word of the fact, and outside of negations unless it
+    has one itself; false if the fact has none.
+    """
     if not all(any(address in text for text in texts) for address in _ADDRESS.findall(fact)):
         return False
     significant = significant_words(fact)
-    words = {word for text in texts for word in split_words(text)}
+    language = detect_language(texts[0])
+    is_negated = any(negated for _, negated in _clauses_of(fact, language))
+    clauses = (each for text in texts for each in _clauses_of(text, language))
+    words = {word for clause, negated in clauses if is_negated or not negated for word in clause}
     synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}
     said = set(map(_without_prefix, words))
     return bool(significant) and all(
         FACT_WORDS.now.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), said) for word in significant
     )
+
+
+def _clauses_of(text: str, language: str) -> Iterator[tuple[Phrase, bool]]:
+    """Yields the words of each clause, and whether they are negated: `I drink tea`, no; `but no coffee`, yes."""
+    matcher = FACT_WORDS.now.negations.get(language, _NO_PHRASES)
+    for part in (part for sentence in sentences_of(text) for part in _CLAUSE.split(sentence)):
+        clause, negated = (), False
+        for phrase, kind in _phrases_in(split_words(part), matcher):
+            if kind in ("without", "but"):
+                yield clause, negated
+                clause, negated = (), False
+            clause, negated = clause + phrase, negated or kind in ("not", "without")
+        yield clause, negated
 
 
 def _is_among(word: str, said: set[str]) -> bool:
