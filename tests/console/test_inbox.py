@@ -26,6 +26,8 @@ who = "other"
 group = "finance"
 """
 ASK = "Please refund 800 euros of order A-17: the frame came broken"
+OVER_ITS_CELL = """() => [...document.querySelectorAll('td')].filter(cell => cell.scrollWidth > cell.clientWidth)
+    .map(cell => cell.innerText)"""
 INVOICE = {"order": "A-17", "amount": 800, "reason": "The frame came broken, and there is no other one"}
 
 
@@ -95,6 +97,22 @@ async def test_what_another_asks_for_is_counted_in_the_tab_and_approved_in_the_i
     await window.page.wait_for_function("() => !document.title.startsWith('(')")
     await carl.ended(asked["session_id"], 2)
     assert refunds == [800]
+    operator = await signed_in(browsing, carl, await new_key(guarded, "olga", ["ops"]), "#/ops/audit")
+    await operator.page.get_by_role("cell", name="Decided on an approval for others").wait_for()
+    assert await operator.page.evaluate(OVER_ITS_CELL) == []
+    await browsing.close()
+
+
+@pytest.mark.sweep
+async def test_who_asked_sees_in_the_chat_and_the_list_that_others_decide(
+    browsing: Browsing, guarded: Settings, carl: Client, provider: Provider
+) -> None:
+    asked = await asks(carl, provider)
+    window = await signed_in(browsing, carl, await new_key(guarded, "carl"), f"#/sessions/{asked['session_id']}")
+    question = window.page.get_by_role("region", name="Waits for finance")
+    await question.get_by_text("Waits for finance: a yes of yours does nothing to it.").wait_for()
+    await window.page.get_by_role("img", name="Waits for finance").wait_for()
+    assert await window.page.get_by_text("waits for you").count() == 0
     await browsing.close()
 
 

@@ -59,7 +59,7 @@ export const unattended: Record<keyof typeof english, string> = {
   triggers: "المحفِّزات",
   triggers_text: "للمحفِّز عنوان. كل حدث موقَّع يُرسل إليه تُقال له رسالته، والحدث بجانبها.",
   until_optional: "حتى (يمكن تركه فارغًا)",
-  waits_for_others: "بانتظار ⁨{group}⁩: موافقتك لا أثر لها.",
+  waits_for_group: "بانتظار ⁨{group}⁩",
   way_at: "مرة واحدة",
   way_cron: "حسب cron",
   way_day: "كل يوم",
@@ -79,4 +79,5 @@ export const unattended: Record<keyof typeof english, string> = {
   when_weekly: "أسبوعيًا: {days}،",
   when_workdays: "من الاثنين إلى الجمعة",
   where: "أين",
+  yes_does_nothing: "موافقتك لا أثر لها.",
 };

@@ -58,7 +58,7 @@ export const unattended = {
   triggers: "Triggers",
   triggers_text: "A trigger has an address of its own. Each signed event that comes in there sends its message, with the event attached.",
   until_optional: "Until (may be left empty)",
-  waits_for_others: "Waits for {group}: a yes of yours does nothing to it.",
+  waits_for_group: "Waits for {group}",
   way_at: "Once",
   way_cron: "As cron says",
   way_day: "Every day",
@@ -78,4 +78,5 @@ export const unattended = {
   when_weekly: "every {days}",
   when_workdays: "Monday to Friday",
   where: "Where",
+  yes_does_nothing: "a yes of yours does nothing to it.",
 };

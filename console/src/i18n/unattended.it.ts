@@ -59,7 +59,7 @@ export const unattended: Record<keyof typeof english, string> = {
   triggers: "Trigger",
   triggers_text: "Un trigger ha un indirizzo suo. Ogni evento firmato che vi arriva invia il suo messaggio, con l'evento allegato.",
   until_optional: "Fino a (può restare vuoto)",
-  waits_for_others: "Attende {group}: un tuo sì non ha effetto.",
+  waits_for_group: "Attende {group}",
   way_at: "Una volta",
   way_cron: "Come dice cron",
   way_day: "Ogni giorno",
@@ -79,4 +79,5 @@ export const unattended: Record<keyof typeof english, string> = {
   when_weekly: "ogni {days}",
   when_workdays: "dal lunedì al venerdì",
   where: "Dove",
+  yes_does_nothing: "un tuo sì non ha effetto.",
 };

@@ -59,7 +59,7 @@ export const unattended: Record<keyof typeof english, string> = {
   triggers: "触发器",
   triggers_text: "触发器有一个地址。每当有签名的事件发送到那里，就会说出它的消息，并附上该事件。",
   until_optional: "截止（可留空）",
-  waits_for_others: "等待 {group} 批准：您的同意不起作用。",
+  waits_for_group: "等待 {group} 批准",
   way_at: "一次",
   way_cron: "按 cron",
   way_day: "每天",
@@ -79,4 +79,5 @@ export const unattended: Record<keyof typeof english, string> = {
   when_weekly: "每{days}",
   when_workdays: "星期一至星期五",
   where: "何处",
+  yes_does_nothing: "您的同意不起作用。",
 };

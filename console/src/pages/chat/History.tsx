@@ -9,6 +9,7 @@ import { toast } from "../../components/Toast";
 import { t } from "../../i18n";
 import type { Conversation, Sent } from "./conversation";
 import { unsentIn } from "./outbox";
+import { waitsFor } from "./PlanCard";
 import { LiveTurn, Turn } from "./Turn";
 import { liveBlocks, type Shown, turnsOf } from "./turns";
 import { Mine, Unsent, Waiting } from "./Unsent";
@@ -72,12 +73,13 @@ export function History({ conversation, place }: Given) {
   );
 }
 
-/** Read aloud: that an answer is under way, what became of it, and that it waits for the reader. Nothing on opening. */
+/** Read aloud: that an answer is under way, what became of it, and whom it waits for. Nothing on opening. */
 function Told({ conversation: { live, messages, session } }: { conversation: Conversation }) {
   const ran = useRef(false);
   ran.current ||= live.value !== null;
   const ended = messages.value.findLast(({ turn }) => turn != null)?.turn?.status;
-  const outcome = session.value?.pending_plan != null ? t("waits_for_you") : ended === undefined ? "" : t(`turn_${ended}`);
+  const asks = session.value?.pending_plan;
+  const outcome = asks != null ? waitsFor(asks) : ended === undefined ? "" : t(`turn_${ended}`);
   return <p class="unseen" role="status">{live.value !== null ? t("working") : ran.current ? outcome : ""}</p>;
 }
 

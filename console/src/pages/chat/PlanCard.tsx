@@ -21,6 +21,12 @@ const STEP_ICONS: Record<NonNullable<Step["status"]>, IconName> = {
   pending: "clock", running: "play", waiting: "alert", complete: "check", failed: "cross", skipped: "chevron", unknown: "alert",
 };
 
+/** Whom a plan waits for: the user, or a group in which others decide. */
+export function waitsFor({ steps }: Plan): string {
+  const asked = steps.find(({ status }) => status === "waiting")?.waits_for ?? "self";
+  return asked === "self" ? t("waits_for_you") : t("waits_for_group", { group: visible(asked.group) });
+}
+
 interface Given {
   plan: Plan;
   conversation: Conversation;
@@ -37,7 +43,7 @@ export function PlanCard({ plan, conversation, open, busy = false }: Given) {
   return (
     <Card icon="plan" mood={asks ? "warn" : "neutral"} {...(!asks && plan.status !== "active" && { folded: true })}
       title={<>{t("plan")} <span class="muted goal" dir="auto">{visible(plan.goal)}</span></>}
-      aside={<><span>{number(done)}/{number(plan.steps.length)}</span><Badge mood={PLAN_MOODS[plan.status]}>{t(`plan_${plan.status}` as const)}</Badge></>}>
+      aside={<><span>{number(done)}/{number(plan.steps.length)}</span><Badge mood={PLAN_MOODS[plan.status]}>{plan.status === "waiting" ? waitsFor(plan) : t(`plan_${plan.status}` as const)}</Badge></>}>
       <ol class="steps">
         {plan.steps.map((step) => (
           <li key={step.id} data-status={step.status ?? "pending"}>
@@ -68,11 +74,11 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
     if (mode === "ask") buttons.current?.querySelector<HTMLElement>(`[data-opens="${left.current}"]`)?.focus();
     left.current = mode;
   }, [mode]);
-  const decides = step.waits_for === undefined || step.waits_for === "self" ? null : step.waits_for;
+  const isOwn = (step.waits_for ?? "self") === "self";
   const approve = (args?: Record<string, unknown>): void =>
     void conversation.decide(plan, { decision: "confirm", ...(args && { args }), ...(remember && { remember: "session" }) });
   return (
-    <section class="question" aria-label={t("waits_for_you")}>
+    <section class="question" aria-label={waitsFor(plan)}>
       <Call step={step} shown={mode !== "args"} before={before} />
       {others.map((other) => <Call key={other.id} step={other} shown />)}
       {step.asks != null && (
@@ -81,14 +87,14 @@ function Question({ plan, steps, conversation }: { plan: Plan; steps: Step[]; co
       )}
       {mode === "ask" && step.asks == null && (
         <>
-          {step.tool !== null && decides === null && (
+          {step.tool !== null && isOwn && (
             <label class="check"><input type="checkbox" checked={remember} onChange={(event) => setRemember(event.currentTarget.checked)} />{t("for_session")}</label>
           )}
           <NotYours steps={steps} />
-          {decides !== null && <p class="note">{t("waits_for_others", { group: visible(decides.group) })}</p>}
+          {!isOwn && <p class="note">{waitsFor(plan)}: {t("yes_does_nothing")}</p>}
           <div class="buttons" ref={buttons}>
-            {decides === null && <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>}
-            {step.args != null && decides === null && <Button icon="edit" data-opens="args" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
+            {isOwn && <Button kind="primary" icon="check" onClick={() => approve()}>{t("approve")}</Button>}
+            {step.args != null && isOwn && <Button icon="edit" data-opens="args" onClick={() => setMode("args")}>{t("change_arguments")}</Button>}
             <Button icon="chat" data-opens="words" onClick={() => setMode("words")}>{t("change_in_words")}</Button>
             <Button kind="danger" icon="cross" onClick={() => void conversation.decide(plan, { decision: "reject" })}>{t("reject")}</Button>
           </div>

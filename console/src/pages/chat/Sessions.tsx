@@ -9,6 +9,7 @@ import { Windowed } from "../../components/Windowed";
 import { ago, period, t } from "../../i18n";
 import { go, href } from "../../router";
 import { visible } from "../../text";
+import { waitsFor } from "./PlanCard";
 import { archived, change, erase, followSessions, type Found, loaded, moreSessions, readSessions, searched, sessions, unread } from "./list";
 
 export function Sessions({ current }: { current: string | undefined }) {
@@ -63,7 +64,7 @@ function Row({ session, current, entries }: { session: Found; current: boolean; 
         <span class="name" dir="auto">{named(session)}</span>
         <span class="about">
           {session.running_turn_id !== null && <span class="dot busy" role="img" aria-label={t("running")} title={t("running")} />}
-          {session.running_turn_id === null && session.pending_plan != null && <span class="dot warn" role="img" aria-label={t("waits_for_you")} title={t("waits_for_you")} />}
+          {session.running_turn_id === null && session.pending_plan != null && <span class="dot warn" role="img" aria-label={waitsFor(session.pending_plan)} title={waitsFor(session.pending_plan)} />}
           {session.pinned && <Icon name="pin" size={12} />}
           <span class="grow"><bdi>{session.snippet && session.snippet !== session.title ? visible(session.snippet) : ago(session.updated_at)}</bdi></span>
         </span>

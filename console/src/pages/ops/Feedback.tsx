@@ -16,7 +16,7 @@ export function Feedback({ query }: OpsView) {
         { label: t("ops_when"), cell: ({ created_at }) => <When at={created_at} /> },
         { label: t("ops_rating"), cell: ({ rating: rated }) => <Badge mood={rated === "up" ? "good" : "bad"}>{t(`ops_rated_${rated}`)}</Badge> },
         { label: t("comment"), cell: ({ comment }) => <Foreign text={comment} /> },
-        { label: t("ops_user"), cell: ({ user }) => <a href={to("ops/turns", { owner: user })}><Foreign text={user} /></a> },
+        { label: t("user"), cell: ({ user }) => <a href={to("ops/turns", { owner: user })}><Foreign text={user} /></a> },
         { label: t("ops_session"), cell: ({ session_id }) => <a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a> },
         { label: t("ops_turn"), cell: ({ turn_id }) => <a href={`#/ops/turns/${turn_id}`}><Id id={turn_id} /></a> },
       ]} />

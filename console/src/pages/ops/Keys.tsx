@@ -27,12 +27,12 @@ export function Keys({ query }: OpsView) {
   const close = (): void => setAsked(null);
   return (
     <>
-      <Filters path="ops/keys" query={query} names={{ user: t("ops_user") }}><Button kind="primary" icon="plus" onClick={() => setAsked("new")}>{t("ops_new_key")}</Button></Filters>
+      <Filters path="ops/keys" query={query} names={{ user: t("user") }}><Button kind="primary" icon="plus" onClick={() => setAsked("new")}>{t("ops_new_key")}</Button></Filters>
       <List of={keys} label={t("ops_keys")} icon="key" empty={t("ops_no_keys")} keyOf={({ id }) => id} columns={[
         { label: t("ops_key"), cell: ({ id, name }) => <span class="stacked"><Foreign text={name} /><small><Id id={id} /></small></span> },
-        { label: t("ops_user"), cell: ({ user, groups }) => <span class="stacked"><Foreign text={user} />{groups.length > 0 && <small>{t("ops_groups")}: <Foreign text={groups.join(", ")} /></small>}</span> },
+        { label: t("user"), cell: ({ user, groups }) => <span class="stacked"><Foreign text={user} />{groups.length > 0 && <small>{t("ops_groups")}: <Foreign text={groups.join(", ")} /></small>}</span> },
         { label: t("ops_scopes"), cell: ({ scopes }) => (scopes.length === 0 ? NONE : scopes.map((scope) => <code key={scope} class="scope">{visible(scope)}</code>)) },
-        { label: t("ops_status"), cell: ({ works, revoked_at }) => <Badge mood={works ? "good" : "neutral"}>{t(works ? "ops_key_works" : revoked_at ? "ops_key_revoked" : "ops_key_ended")}</Badge> },
+        { label: t("status"), cell: ({ works, revoked_at }) => <Badge mood={works ? "good" : "neutral"}>{t(works ? "ops_key_works" : revoked_at ? "ops_key_revoked" : "ops_key_ended")}</Badge> },
         { label: t("ops_made"), cell: ({ created_at }) => <When at={created_at} /> },
         { label: t("ops_last_used"), cell: ({ last_used_at }) => <When at={last_used_at} /> },
         { label: t("ops_ends_at"), cell: ({ revoked_at, expires_at }) => <When at={revoked_at ?? expires_at} /> },
@@ -78,7 +78,7 @@ function NewKey({ onClose, onDone }: { onClose: () => void; onDone: (body: Schem
   return (
     <Dialog title={t("ops_new_key")} onClose={onClose}>
       <form onSubmit={submit}>
-        <label class="named">{t("ops_user")}<input class="field" value={user} required autoFocus dir="auto" onInput={(event) => setUser(event.currentTarget.value)} /></label>
+        <label class="named">{t("user")}<input class="field" value={user} required autoFocus dir="auto" onInput={(event) => setUser(event.currentTarget.value)} /></label>
         <label class="named">{t("ops_key_name")}<input class="field" value={name} dir="auto" onInput={(event) => setName(event.currentTarget.value)} /></label>
         <fieldset class="choices">
           <legend>{t("ops_scopes")}</legend>

@@ -120,8 +120,8 @@ function Tiles({ seen: { now, figures } }: { seen: Found }) {
       <Tile label={t("ops_errors")} value={number(failed)} more={share(failed, all.accepted ?? 0)} mood={failed > 0 ? "bad" : "neutral"} href={to("ops/turns", { status: "failed", since: figures.counted_since })} />
       <Tile label={t("ops_latency")} value={all.latency_ms ? duration(all.latency_ms.median) : "–"} more={all.latency_ms ? t("ops_p95", { time: duration(all.latency_ms.p95) }) : ""} />
       <Tile label={t("ops_waited")} value={all.waited_ms ? duration(all.waited_ms.median) : "–"} more={all.waited_ms ? t("ops_p95", { time: duration(all.waited_ms.p95) }) : ""} />
-      <Tile label={t("ops_tokens")} value={compact(input + (all.output_tokens ?? 0))} more={t("ops_cached_share", { share: share(all.cached_tokens ?? 0, input) })} />
-      <Tile label={t("ops_cost")} value={dollars(all.cost, all.cost_complete)} more={all.cost == null || all.cost_complete === false ? t("ops_no_price") : t("ops_calls", { n: all.llm_calls ?? 0 })} />
+      <Tile label={t("tokens")} value={compact(input + (all.output_tokens ?? 0))} more={t("ops_cached_share", { share: share(all.cached_tokens ?? 0, input) })} />
+      <Tile label={t("cost")} value={dollars(all.cost, all.cost_complete)} more={all.cost == null || all.cost_complete === false ? t("ops_no_price") : t("ops_calls", { n: all.llm_calls ?? 0 })} />
     </div>
   );
 }
@@ -143,11 +143,11 @@ function Charts({ figures: { buckets, bucket_s } }: { figures: Schemas["WindowFi
         { name: t("ops_turn_cancelled"), colour: "muted", of: count("cancelled") }, { name: t("ops_turn_failed"), colour: "bad", of: count("failed") }]} />
       <Chart {...given} kind="lines" label={t("ops_latency")} say={duration} series={[
         { name: "p95", colour: "muted", of: ms("p95") }, { name: t("ops_median"), colour: "accent", of: ms("median") }]} />
-      <Chart {...given} kind="bars" label={t("ops_tokens")} say={compact} series={[
+      <Chart {...given} kind="bars" label={t("tokens")} say={compact} series={[
         { name: t("ops_cached"), colour: "soft", of: ({ figures }) => figures.cached_tokens ?? 0 },
         { name: t("ops_sent"), colour: "accent", of: ({ figures }) => (figures.input_tokens ?? 0) - (figures.cached_tokens ?? 0) },
         { name: t("ops_received"), colour: "muted", of: ({ figures }) => figures.output_tokens ?? 0 }]} />
-      <Chart {...given} kind="bars" label={t("ops_cost")} say={money} series={[{ name: "USD", colour: "accent", of: ({ figures }) => figures.cost ?? null }]} />
+      <Chart {...given} kind="bars" label={t("cost")} say={money} series={[{ name: "USD", colour: "accent", of: ({ figures }) => figures.cost ?? null }]} />
     </div>
   );
 }
@@ -160,12 +160,12 @@ function Details({ figures }: { figures: Schemas["WindowFigures"] }) {
         <Card title={t("ops_by_agent_and_model")}>
           <Rows label={t("ops_by_agent_and_model")} items={figures.by_model} keyOf={({ agent, model }) => `${agent} ${model}`} columns={[
             { label: t("agent"), cell: ({ agent }) => <Foreign text={agent} /> },
-            { label: t("ops_model"), cell: ({ model }) => <Foreign text={model} /> },
+            { label: t("model"), cell: ({ model }) => <Foreign text={model} /> },
             { label: t("ops_turns"), end: true, cell: ({ figures: of }) => number(of.accepted ?? 0) },
             { label: t("ops_errors"), end: true, cell: ({ figures: of }) => number(of.failed ?? 0) },
             { label: t("ops_latency"), end: true, cell: ({ figures: of }) => (of.latency_ms ? duration(of.latency_ms.median) : "–") },
             { label: t("ops_tokens_in_out"), end: true, cell: ({ figures: of }) => tokens(of) },
-            { label: t("ops_cost"), end: true, cell: ({ figures: of }) => dollars(of.cost, of.cost_complete) },
+            { label: t("cost"), end: true, cell: ({ figures: of }) => dollars(of.cost, of.cost_complete) },
           ]} />
         </Card>
       )}

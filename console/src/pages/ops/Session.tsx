@@ -32,7 +32,7 @@ function Whole({ found, onCancel }: { found: Found; onCancel: (turn: Turn) => vo
     <>
       <Card title={<Foreign text={found.content?.title ?? found.id} />} aside={<><a href={`#/ops/doctor?session_id=${found.id}`}>{t("ops_examine")}</a>{me.value?.user === found.owner && <a href={`#/sessions/${found.id}`}>{t("ops_open_chat")}</a>}</>}>
         <Facts facts={[
-          [t("ops_session"), <Id id={found.id} copies />], [t("ops_user"), <Foreign text={found.owner} />], [t("agent"), <Foreign text={found.agent} />],
+          [t("ops_session"), <Id id={found.id} copies />], [t("user"), <Foreign text={found.owner} />], [t("agent"), <Foreign text={found.agent} />],
           [t("messages"), number(found.message_count)], [t("ops_made"), <When at={found.created_at} />], [t("ops_changed"), <When at={found.updated_at} />],
         ]} />
       </Card>
@@ -43,7 +43,7 @@ function Whole({ found, onCancel }: { found: Found; onCancel: (turn: Turn) => vo
           <h2>{t("ops_not_available")}</h2>
           <Rows label={t("ops_not_available")} items={Object.entries(found.tools)} keyOf={([name]) => name} columns={[
             { label: t("ops_tool"), cell: ([name]) => <ToolName name={name} /> },
-            { label: t("ops_status"), cell: ([, { status }]) => (status === "available" ? <Badge mood="neutral">{t("ops_locked")}</Badge> : <ToolStatus status={status} />) },
+            { label: t("status"), cell: ([, { status }]) => (status === "available" ? <Badge mood="neutral">{t("ops_locked")}</Badge> : <ToolStatus status={status} />) },
             { label: t("ops_reason"), cell: ([, state]) => <Foreign text={state.reason ?? state.reason_code} /> },
           ]} />
         </>

@@ -66,7 +66,7 @@ export function Maintain({ tool, held, onClose, onDone }: Given & { tool: string
     <Dialog title={t("ops_maintain_one", { name: visible(tool) })} onClose={onClose}>
       <form onSubmit={submit}>
         <fieldset class="choices">
-          <legend>{t("ops_status")}</legend>
+          <legend>{t("status")}</legend>
           {STATUSES.map((each) => (
             <label key={each}><input type="radio" name="status" checked={status === each} onChange={() => setStatus(each)} />{t(`ops_set_${each}`)}</label>
           ))}

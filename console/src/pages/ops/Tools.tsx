@@ -115,7 +115,7 @@ export function Tool({ id: name }: OpsView) {
       <h3>{t("ops_not_available_in")}</h3>
       <List of={sessions} label={t("ops_not_available_in")} icon={isHeld ? "tool" : "check"} empty={t(isHeld ? "ops_none_own" : "ops_nowhere")} keyOf={({ session_id }) => session_id} columns={[
         { label: t("ops_session"), cell: ({ session_id }) => <a href={`#/ops/sessions/${session_id}`}><Id id={session_id} /></a> },
-        { label: t("ops_status"), cell: ({ status }) => <ToolStatus status={status} /> },
+        { label: t("status"), cell: ({ status }) => <ToolStatus status={status} /> },
         { label: t("ops_reason"), cell: (state) => <Foreign text={state.reason ?? state.reason_code} /> },
         { label: t("ops_failures"), end: true, cell: ({ consecutive_failures }) => count(consecutive_failures) },
         { label: t("ops_changed"), cell: ({ last_updated }) => <When at={last_updated} /> },
@@ -132,7 +132,7 @@ export function Tool({ id: name }: OpsView) {
 const StateFacts = ({ state }: { state: State }) => (
   <>
     <Facts facts={[
-      [t("ops_status"), <ToolStatus status={state.status} />],
+      [t("status"), <ToolStatus status={state.status} />],
       [t("ops_reason"), <Foreign text={state.reason ?? state.reason_code} />],
       [t("ops_until"), <When at={state.retry_at} />],
       [t("ops_runs"), count(state.execution_count)],

@@ -59,17 +59,17 @@ export function Turn({ id }: OpsView) {
 function Summary({ found: { turn, model, usage } }: { found: Found }) {
   return (
     <Facts facts={[
-      [t("ops_user"), <Foreign text={turn.owner} />],
+      [t("user"), <Foreign text={turn.owner} />],
       [t("ops_session"), <a href={`#/ops/sessions/${turn.session_id}`}><Id id={turn.session_id} /></a>],
       [t("agent"), <Foreign text={turn.agent} />],
-      [t("ops_model"), <Foreign text={model} />],
+      [t("model"), <Foreign text={model} />],
       [t("ops_accepted"), <When at={turn.created_at} />],
       [t("ops_ended"), <When at={turn.finished_at} />],
       [t("ops_instance"), <Foreign text={turn.instance} />],
       [t("ops_errors"), turn.error_code === null ? NONE : <code>{turn.error_code}</code>],
       [t("ops_tokens_in_out"), usage === null ? NONE : `${number(usage.input_tokens ?? 0)} / ${number(usage.output_tokens ?? 0)}`],
       [t("ops_cached"), usage === null ? NONE : share(usage.cached_tokens ?? 0, usage.input_tokens ?? 0)],
-      [t("ops_cost"), usage?.cost == null ? NONE : money(usage.cost)],
+      [t("cost"), usage?.cost == null ? NONE : money(usage.cost)],
     ]} />
   );
 }
@@ -86,7 +86,7 @@ function spansOf({ turn, attempts, waits, nodes, model_calls, tool_calls }: Foun
     ...model_calls.map((call): Span => ({ kind: "model", name: <Foreign text={call.model} />, at: ms(call.at), ms: call.duration_ms, bad: call.outcome !== "answered", about: <ModelCall call={call} /> })),
     ...tool_calls.map((call): Span => ({
       kind: "tool", name: <ToolName name={call.tool} />, at: ms(call.at), ms: call.duration_ms, bad: call.status === "failed",
-      about: <><Badge mood={CALLS[call.status] ?? "neutral"}>{t(`ops_call_${call.status}`)}</Badge>{call.step_id !== null && <small> {t("ops_step", { n: call.step_id })}</small>}{(call.granted || call.mandate_id !== null) && <small> {t("ops_granted")}</small>}{call.settled_by !== null && <small> {t("ops_settled")}</small>}</>,
+      about: <><Badge mood={CALLS[call.status] ?? "neutral"}>{t(`ops_call_${call.status}`)}</Badge>{call.step_id !== null && <small> {t("ops_step", { n: call.step_id })}</small>}{(call.granted || call.mandate_id !== null) && <small> {t("by_grant")}</small>}{call.settled_by !== null && <small> {t("ops_settled")}</small>}</>,
     })),
   ];
   return found.sort((one, other) => one.at - other.at || ORDER.indexOf(one.kind) - ORDER.indexOf(other.kind));
@@ -123,7 +123,7 @@ function Timeline({ found }: { found: Found }) {
       <Rows label={t("ops_timeline")} items={spans.map((span, index) => ({ ...span, index }))} keyOf={({ index }) => String(index)} columns={[
         { label: t("ops_span"), cell: ({ kind, name }) => <span class={`spanned ${kind}`}>{kind !== "queued" && kind !== "approval" && <small class="muted">{t(`ops_span_${kind}`)} </small>}{name}</span> },
         { label: t("ops_at"), end: true, cell: ({ at }) => <time title={exact(new Date(at).toISOString())} dateTime={new Date(at).toISOString()}>{"\u200e"}+{duration(Math.max(0, at - from))}</time> },
-        { label: t("ops_took"), end: true, cell: ({ ms: lasts }) => (lasts === null ? NONE : duration(lasts)) },
+        { label: t("took"), end: true, cell: ({ ms: lasts }) => (lasts === null ? NONE : duration(lasts)) },
         { label: t("ops_over_time"), cell: bar },
         { label: t("ops_details"), cell: ({ about }) => about ?? <span class="muted">{NONE}</span> },
       ]} />
@@ -137,7 +137,7 @@ const Prompt = ({ of }: { of: Schemas["PromptReport"] }) => (
     <h3>{t("ops_prompt")} <small class="muted nums">{t("ops_tokens_n", { n: of.tokens })}</small></h3>
     <Rows label={t("ops_prompt")} items={of.parts.map((part, index) => ({ ...part, index }))} keyOf={({ index }) => String(index)} columns={[
       { label: t("ops_part"), cell: ({ part }) => <Foreign text={part} /> },
-      { label: t("ops_tokens"), end: true, cell: ({ tokens }) => number(tokens) },
+      { label: t("tokens"), end: true, cell: ({ tokens }) => number(tokens) },
       { label: t("ops_share"), cell: ({ tokens }) => <Bar part={tokens / Math.max(1, of.tokens)} /> },
       { label: t("ops_cacheable"), cell: ({ cacheable }) => t(cacheable ? "ops_yes" : "ops_no") },
     ]} />

@@ -31,8 +31,8 @@ export function Turns({ query }: OpsView) {
   const among = { any: t("ops_any_status"), open: t("ops_open"), ...Object.fromEntries(STATUSES.map((each) => [each, t(`ops_turn_${each}`)])) };
   return (
     <>
-      <Filters path="ops/turns" query={query} names={{ tool: t("ops_tool"), owner: t("ops_user"), session_id: t("ops_session"), code: t("ops_code") }}>
-        <Choice label={t("ops_status")} value={status} among={among} onChange={(value) => set({ status: value === "any" ? null : value })} />
+      <Filters path="ops/turns" query={query} names={{ tool: t("ops_tool"), owner: t("user"), session_id: t("ops_session"), code: t("ops_code") }}>
+        <Choice label={t("status")} value={status} among={among} onChange={(value) => set({ status: value === "any" ? null : value })} />
         <Range since={query.get("since")} until={query.get("until")} onChange={(since) => set({ since, until: null })} />
         {me.value?.scopes.includes("ops:content") && <Button icon="eye" aria-pressed={words} title={t("ops_words_hint")} onClick={() => set({ words: words ? null : "1" })}>{t("ops_words")}</Button>}
       </Filters>
@@ -54,11 +54,11 @@ function Range({ since, until, onChange }: { since: string | null; until: string
 /** Of an open turn it says what it does and for how long, of one that ended when, how and what it took. */
 export const turnColumns = (onCancel: (turn: Turn) => void): Column<Turn>[] => [
   { label: t("ops_turn"), cell: (turn) => <a class="said" href={`#/ops/turns/${turn.turn_id}`}>{turn.said ? <bdi>{visible(turn.said)}</bdi> : <Id id={turn.turn_id} />}</a> },
-  { label: t("ops_status"), cell: (turn) => <span class="stacked"><TurnStatus turn={turn} /><Doing turn={turn} /></span> },
+  { label: t("status"), cell: (turn) => <span class="stacked"><TurnStatus turn={turn} /><Doing turn={turn} /></span> },
   { label: t("ops_accepted"), cell: (turn) => <When at={turn.created_at} /> },
-  { label: t("ops_took"), end: true, cell: (turn) => <Took turn={turn} /> },
+  { label: t("took"), end: true, cell: (turn) => <Took turn={turn} /> },
   { label: t("ops_tokens_in_out"), end: true, cell: ({ usage }) => (usage ? `${compact(usage.input_tokens ?? 0)} / ${compact(usage.output_tokens ?? 0)}` : NONE) },
-  { label: t("ops_cost"), end: true, cell: ({ usage }) => dollars(usage?.cost, true) },
+  { label: t("cost"), end: true, cell: ({ usage }) => dollars(usage?.cost, true) },
   { label: t("ops_user_agent"), cell: (turn) => <span class="stacked"><a href={to("ops/turns", { owner: turn.owner })}><Foreign text={turn.owner} /></a>{turn.agent !== null && <small><Foreign text={turn.agent} /></small>}</span> },
   { label: t("ops_session"), cell: (turn) => <a href={`#/ops/sessions/${turn.session_id}`}><Id id={turn.session_id} /></a> },
   { label: t("ops_acts"), unsaid: true, end: true, cell: (turn) => isOpen(turn) && <Button class="small" kind="danger" icon="stop" label={t("ops_cancel_turn")} onClick={() => onCancel(turn)} /> },

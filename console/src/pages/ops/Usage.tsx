@@ -57,7 +57,7 @@ export function Usage({ query }: OpsView) {
   const saved = (): Promise<boolean> => attempt(async () => save(csv(COLUMNS, await all({ ...asked, group })), "text/csv", `usage-${group}-${from}-${until}.csv`));
   return (
     <>
-      <Filters path="ops/usage" query={query} names={{ user: t("ops_user") }}>
+      <Filters path="ops/usage" query={query} names={{ user: t("user") }}>
         <Choice label={t("ops_by")} value={group} among={Object.fromEntries(GROUPS.map((each) => [each, t(`ops_by_${each}`)]))} onChange={(value) => set({ group: value })} />
         <Days from={from} until={until} onChange={set} />
         <Button icon="download" onClick={saved}>CSV</Button>
@@ -112,11 +112,11 @@ function Bars({ found, from, until, user }: { found: Total[]; from: string; unti
   const given = { points, hrefOf, when: ({ key }: { key: string }) => day(key), kind: "bars" as const };
   return (
     <div class="charts">
-      <Chart {...given} label={t("ops_tokens")} say={compact} series={[
+      <Chart {...given} label={t("tokens")} say={compact} series={[
         { name: t("ops_cached"), colour: "soft", of: (each) => each.cached_tokens },
         { name: t("ops_sent"), colour: "accent", of: (each) => each.input_tokens - each.cached_tokens },
         { name: t("ops_received"), colour: "muted", of: (each) => each.output_tokens }]} />
-      <Chart {...given} label={t("ops_cost")} say={money} series={[{ name: "USD", colour: "accent", of: (each) => each.cost }]} />
+      <Chart {...given} label={t("cost")} say={money} series={[{ name: "USD", colour: "accent", of: (each) => each.cost }]} />
     </div>
   );
 }
@@ -135,18 +135,18 @@ function Totals({ found, group, linked }: { found: Total[]; group: (typeof GROUP
   const columns: Column<Total>[] = [
     { label: t(`ops_by_${group}`), cell: name },
     { label: t("ops_share"), cell: (each) => <Bar part={weight(each) / most} /> },
-    { label: t("ops_model_calls"), end: true, cell: ({ llm_calls }) => number(llm_calls) },
+    { label: t("model_calls"), end: true, cell: ({ llm_calls }) => number(llm_calls) },
     { label: t("ops_sent"), end: true, cell: ({ input_tokens }) => number(input_tokens) },
     { label: t("ops_cached"), end: true, cell: ({ cached_tokens, input_tokens }) => share(cached_tokens, input_tokens) },
     { label: t("ops_received"), end: true, cell: ({ output_tokens }) => number(output_tokens) },
-    { label: t("ops_cost"), end: true, cell: ({ cost, cost_complete }) => dollars(cost, cost_complete) },
+    { label: t("cost"), end: true, cell: ({ cost, cost_complete }) => dollars(cost, cost_complete) },
   ];
   if (found.length === 0) return <p class="muted">{t("ops_nothing_used")}</p>;
   return (
     <section class="totals">
       <header class="lead">
         <h2>{t(`ops_by_${group}`)}</h2><span class="grow" />
-        <Choice label={t("ops_share")} value={byCost ? "cost" : "tokens"} among={{ tokens: t("ops_tokens"), cost: t("ops_cost") }} onChange={(value) => setByCost(value === "cost")} />
+        <Choice label={t("ops_share")} value={byCost ? "cost" : "tokens"} among={{ tokens: t("tokens"), cost: t("cost") }} onChange={(value) => setByCost(value === "cost")} />
       </header>
       <Rows label={t("ops_usage")} items={sorted} keyOf={({ key }) => key ?? ""} columns={columns} />
     </section>

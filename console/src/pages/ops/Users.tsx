@@ -28,7 +28,7 @@ export function Users(_: OpsView) {
   return (
     <>
       <List of={users} label={t("ops_users")} icon="users" empty={t("ops_no_users")} keyOf={({ overview }) => overview.user} columns={[
-        { label: t("ops_user"), cell: ({ overview }) => <a href={to("ops/usage", { user: overview.user })}><Foreign text={overview.user} /></a> },
+        { label: t("user"), cell: ({ overview }) => <a href={to("ops/usage", { user: overview.user })}><Foreign text={overview.user} /></a> },
         { label: t("ops_keys_that_work"), end: true, cell: ({ overview }) => <a href={to("ops/keys", { user: overview.user })}>{number(overview.keys)}</a> },
         { label: t("ops_sessions"), end: true, cell: ({ overview }) => counted(overview.sessions) },
         { label: t("ops_turns_today"), end: true, cell: ({ overview }) => <a href={to("ops/turns", { owner: overview.user })}>{counted(overview.turns_today)}</a> },
