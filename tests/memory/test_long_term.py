@@ -17,7 +17,7 @@ from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import NewFact
-from segue.memory import fact_store
+from segue.memory import fact_cues, fact_store
 from segue.memory.long_term import EMBEDDED_AT_ONCE, LongTermMemory
 from segue.models.open_models import openai_embedder
 from segue.turns.jobs.learn_facts import cancel_extraction
@@ -217,12 +217,31 @@ async def test_a_fact_gives_way_to_one_that_says_all_of_it_and_not_to_one_that_i
     embedding_client: Client, provider: Provider, settings: Settings
 ) -> None:
     session = await embedding_client.new_session()
-    luca, anna = "Luca eats no peanuts", "Anna eats no peanuts"
-    for content in (luca, anna, f"{luca} and no fish"):
+    own, luca, anna = "I am allergic to peanuts", "Luca eats no peanuts", "Anna eats no peanuts"
+    for content in (own, luca, anna, "My son is allergic to peanuts", f"{luca} and no fish"):
         provider.will(says("Noted."), notes(fact(content)))
         await embedding_client.chat(session, f"Remember that {content}")
         await all_taken_in(settings)
-    assert await known(embedding_client) == [f"{luca} and no fish", anna]
+    assert await known(embedding_client) == [f"{luca} and no fish", "My son is allergic to peanuts", anna, own]
+
+
+@pytest.mark.parametrize(
+    ("fact", "text", "is_said"),
+    [
+        ("Luca eats no peanuts", "Luca eats no peanuts and no fish", True),
+        ("Allergico alle noci", "Sono allergico alle noci e al pesce", True),
+        ("Allergico alle noci", "Mia figlia è allergica alle noci", False),
+        ("Allergico alle noci", "Mio figlio è allergico alle noci", False),
+        ("我对花生过敏", "我对花生过敏，对虾也过敏", True),
+        ("用户对花生过敏", "用户的女儿对花生过敏", False),
+        ("عندي حساسية من الفول السوداني", "عندي حساسية من الفول السوداني ومن السمك", True),
+        ("عندي حساسية من الفول السوداني", "ابنتي عندها حساسية من الفول السوداني", False),
+        ("Anna gives Luca a lift", "Luca gives Anna a lift", False),
+        ("My son is called Al", "My son is called Bo", False),
+    ],
+)
+def test_a_text_says_all_of_a_fact_if_it_is_about_the_same(fact: str, text: str, *, is_said: bool) -> None:
+    assert fact_cues.says_all_of(text, fact) is is_said
 
 
 @asynccontextmanager

@@ -116,6 +116,13 @@ def significant_words(text: str) -> list[str]:
     return [word for word in split_words(text) if word not in FACT_WORDS.now.ignored]
 
 
+def says_all_of(text: str, fact: str) -> bool:
+    """Returns whether a text has all words of a fact in their order, and is about the same: it begins as that does."""
+    said = iter(split_words(text))
+    is_about_same = significant_words(text)[:1] == significant_words(fact)[:1]
+    return is_about_same and all(word in said for word in split_words(fact))
+
+
 def _in_pairs(words: Iterable[str]) -> Iterator[str]:
     for unspaced, together in groupby(words, key=is_unspaced):
         run = list(together)

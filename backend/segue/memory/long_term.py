@@ -150,16 +150,16 @@ class LongTermMemory:
         source: fact_store.FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
-        """Stores a fact in the caller's transaction. It supersedes those told before of the same meaning, each word of
-        which is in it: that two children may not eat nuts are two facts, however close their embeddings are.
+        """Stores a fact in the caller's transaction. It supersedes those told before of the same meaning, if it says
+        all of them: that two children may not eat nuts are two facts, however close their embeddings are.
         """
         memory = await fact_store.add_fact(connection, owner, fact, now=now, source=source)
         if embedding is None or self._embedder is None:
             return memory
-        model, words = self._embedder.model, {*fact_cues.split_words(memory.content)}
+        model = self._embedder.model
         for known, cosine in await fact_store.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
-            is_in_it = words.issuperset(fact_cues.significant_words(known.content))
-            if is_in_it and cosine >= SAME_MEANING and known.message_id != source.message_id:
+            is_told_again = known.message_id != source.message_id and cosine >= SAME_MEANING
+            if is_told_again and fact_cues.says_all_of(memory.content, known.content):
                 await fact_store.supersede(connection, owner, known.id, by=memory.id)
         await fact_store.set_embeddings(connection, model, [(memory.id, memory.content, embedding)])
         return memory

@@ -41,6 +41,7 @@ MAX_CHARS: Final = 10_000_000
 _SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txbxContent": "\n"}  # of a DOCX
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
+_NO_TEXT: Final = "[Segue found no text in this PDF: its pages may be scanned images]"
 ROWS_LOOKED_AT: Final = 5
 _UNCALCULATED: Final = re.compile(rb"</f>\s*(?:<v>|<v\s*/>)?(?:</v>)?\s*</c>")  # a cell of an XLSX with no value
 _HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
@@ -138,9 +139,7 @@ def _from_pdf(content: bytes) -> ReadFile:
     if read < total:
         texts.append(f"[cut by Segue: {read} of {total} pages were read]")
     told = read if read == total else f"the first {read} of {total}"
-    text = (
-        "\n\n".join(texts).strip() if has_text else "[Segue found no text in this PDF: its pages may be scanned images]"
-    )
+    text = "\n\n".join(texts).strip() if has_text else _NO_TEXT
     return ReadFile(PDF, text, f"{told} {'page' if total == 1 else 'pages'}")
 
 

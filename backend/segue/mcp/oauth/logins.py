@@ -225,9 +225,7 @@ async def _save_attempt(connection: AsyncConnection, state: str, owner: str, ser
 async def _attempt_of(connection: AsyncConnection, state: str, *, take: bool = False) -> Row[*tuple[Any, ...]] | None:
     """Returns owner, server and what was sealed; if it is to `take` it, once: a second caller gets None."""
     of = mcp_login_attempts.c
-    is_it, columns = (
-        (of.digest == digest_of_secret(state), of.expires_at > func.now()),
-        (of.owner, of.server, of.sealed),
-    )
+    is_it = of.digest == digest_of_secret(state), of.expires_at > func.now()
+    columns = of.owner, of.server, of.sealed
     taken = delete(mcp_login_attempts).where(*is_it).returning(*columns)
     return (await connection.execute(taken if take else select(*columns).where(*is_it))).one_or_none()

@@ -273,9 +273,8 @@ class PersonalServer:
     async def _offer(self, listed: list[McpTool] | None, at: datetime | None) -> None:
         made = [self._login_tool()]
         if listed is not None:
-            bound, self._left_out = await asyncio.to_thread(
-                tools_of, self.name, self.config, listed, _not_called, self.timeout_s
-            )
+            of = self.name, self.config, listed, _not_called, self.timeout_s
+            bound, self._left_out = await asyncio.to_thread(tools_of, *of)
             made += [replace(tool, run=partial(self._run, tool.spec)) for tool in bound]
         self.listed, self._listed_at = listed, at
         self.tools = self.accept(self, made)
@@ -285,12 +284,8 @@ class PersonalServer:
         listed = supervisor.listed
         if listed is None or listed == self.listed:
             return
-        row = {
-            "server": self.name,
-            "url": self.config.url or "",
-            "tools": _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True),
-            "listed_at": func.clock_timestamp(),
-        }
+        tools = _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True)
+        row = {"server": self.name, "url": self.config.url or "", "tools": tools, "listed_at": func.clock_timestamp()}
         made = insert(mcp_tool_lists).values(row)
         changed = {name: made.excluded[name] for name in row if name != "server"}
         stored = made.on_conflict_do_update(index_elements=["server"], set_=changed)
