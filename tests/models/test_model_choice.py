@@ -36,6 +36,7 @@ def models_of(provider: Provider) -> list[str]:
     return [request["model"] for request in provider.requests]
 
 
+TOO_MANY_A_MINUTE = '{"error": {"message": "Request too large for scripted on tokens per min (TPM): Limit 30000."}}'
 # What the first model does, and for which words the log blames it.
 LEFT_TO_ANOTHER: dict[str, tuple[list[Reply], str]] = {
     "errors of its own": ([fails(503, headers={"Retry-After": "0"})] * 2, "HTTP 503"),
@@ -43,6 +44,7 @@ LEFT_TO_ANOTHER: dict[str, tuple[list[Reply], str]] = {
     "a wrong key": ([fails(401)], "OPENAI_API_KEY"),
     "no such model": ([refuses(404, "model_not_found")], "LLM_MODEL"),
     "busy for long": ([fails(429, headers={"Retry-After": "60"})], "HTTP 429"),
+    "more at once than its account may": ([fails(429, body=TOO_MANY_A_MINUTE)], "HTTP 429"),
     "no JSON": ([raw("<html>", media_type="text/html")] * 2, "The model provider"),
     "nothing": ([never], "within 0."),
 }

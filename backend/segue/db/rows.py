@@ -85,8 +85,7 @@ class _Opaque:
 
 def opaque_of(value: Any, table: str, row_id: str) -> Mapping[str, Any] | None:
     """Returns what a provider wants back with a message or a plan, None if there is nothing or it cannot be read."""
-    is_read = value is not None and readable(reader(_Opaque), value, table, row_id) is not None
-    return value if is_read else None
+    return None if value is None or readable(reader(_Opaque), value, table, row_id) is None else value
 
 
 def plan_of(columns: Mapping[str, Any]) -> Plan:

@@ -86,8 +86,7 @@ class Utterance:
 def parse_utterance(text: str) -> Utterance:
     """Emoticons such as `:)` are no words; emoji are."""
     folded = fold(text)
-    asks = "?" in folded or "؟" in folded
-    return Utterance(tuple(_WORD.findall(_EMOTICON.sub(" ", folded))), asks)
+    return Utterance(tuple(_WORD.findall(_EMOTICON.sub(" ", folded))), asks="?" in folded or "؟" in folded)
 
 
 def parse_own_words(text: str) -> Utterance:

@@ -162,6 +162,8 @@ def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:
 def another_may_answer(error: AppError) -> bool:
     """Returns whether another model may answer what this one did not."""
     match error.__cause__:
+        case ProviderRefusal(status=429):  # what is too much for this account, even at once, may not be for another
+            return True
         case ProviderRefusal(cause=Cause(elsewhere=False)) | NotAnAnswer(again=False):
             return False
         case _:
