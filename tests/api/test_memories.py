@@ -18,7 +18,7 @@ async def test_a_fact_is_added_listed_and_taken_back(client: Client) -> None:
     assert await client.get("/memories") == {"items": [added], "next_cursor": None}
     assert (await client.get(f"/sessions/{await client.new_session()}/memory"))["long_term"] == [added]
     gone = await client.http.delete(f"/memories/{added['id']}")
-    assert (gone.status_code, gone.content) == (204, b"")
+    assert (gone.status_code, gone.content, "content-type" in gone.headers) == (204, b"", False)
     assert await known(client) == []
     assert (await client.http.delete(f"/memories/{added['id']}")).json()["code"] == "memory_not_found"
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 import orjson
@@ -241,6 +242,8 @@ class StrictJsonRoute(APIRoute):
     request: type[StrictJsonRequest] = StrictJsonRequest
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        if self.status_code == HTTPStatus.NO_CONTENT:
+            self.response_class = Response  # which says nothing of a type
         handle = super().get_route_handler()
         taken = (field for field in get_flat_params(self.dependant) if not isinstance(field.field_info, _NOT_IN_QUERY))
         known = {field.alias for field in taken}
