@@ -139,7 +139,15 @@ OWN = {
     *("/agui", "/agents/{agent_id}/agui", "/api/chat", "/v1/models", "/v1/models/{agent_id}"),
     *("/v1/chat/completions", "/v1/responses", "/v1/conversations"),
     *("/info", "/ok", "/assistants", "/assistants/search", "/assistants/{assistant_id}"),
-    *("/assistants/{assistant_id}/{rest}", "/threads", "/threads/search", "/runs", "/runs/stream", "/runs/wait"),
+    *(
+        "/assistants/{assistant_id}/{rest}",
+        "/threads",
+        "/threads/count",
+        "/threads/search",
+        "/runs",
+        "/runs/stream",
+        "/runs/wait",
+    ),
     *("/runs/{rest}", "/store/{rest}"),
 }
 

@@ -355,6 +355,14 @@ async def test_threads_are_the_callers_sessions(settings: Settings, provider: Pr
         [found] = await ada.threads.search(metadata={"color": "red", "graph_id": AGENT}, status="idle")
         assert found["values"]["messages"][0]["content"] == "hello"
         assert [each["thread_id"] for each in await ada.threads.search(offset=1)] == [plain]
+        counts = [await who.threads.count(**what) for who, what in ((ada, {}), (ada, {"status": "busy"}), (bob, {}))]
+        assert counts == [2, 0, 0]
+        changed = await ada.threads.update(THREAD, metadata={"size": 3, "graph_id": AGENT})
+        assert (await ada.threads.get(THREAD))["metadata"] == changed["metadata"]
+        assert (changed["metadata"]["color"], changed["metadata"]["size"]) == ("red", 3)
+        assert await refused(ada.threads.update(THREAD, metadata={"graph_id": "nobody"})) == (404, "unknown_agent")
+        assert await refused(ada.threads.update(THREAD, metadata={"x": "y" * 20_000})) == (422, "invalid_request")
+        assert await refused(bob.threads.update(plain, metadata={})) == (404, "session_not_found")
         assert await ada.threads.search(status="interrupted") == []
         assert await bob.threads.search() == []
         for foreign in (THREAD, plain, found["thread_id"]):

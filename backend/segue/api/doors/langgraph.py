@@ -27,7 +27,7 @@ from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import Json, Metadata
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, new_id
 from segue.domain.plan import Button
@@ -35,7 +35,7 @@ from segue.domain.session import Session, TurnKey, UnreadableMessage
 from segue.events.agui_encoding import answer_json, to_json
 from segue.events.event_buffer import end_of
 from segue.memory.history import list_messages, opening_messages
-from segue.memory.session_store import get_session, list_sessions
+from segue.memory.session_store import get_session, list_sessions, update_session
 from segue.plans.store import StalePlan
 from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, get_turn, list_turns, turn_of_key
@@ -324,6 +324,30 @@ async def search_threads(body: LangGraphSearch, client: ClientDep) -> Response:
         shown = [each for each in latest if body.finds(each)][body.offset : body.offset + body.limit]
         first = await opening_messages(connection, [each.id for each in shown])
     return _json([thread_view(each.id, each, first.get(each.id, ())).as_thread() for each in shown])
+
+
+@router.post("/threads/count", response_model=int)
+async def count_threads(body: LangGraphSearch, client: ClientDep) -> int:
+    """Counts the threads that a search would find."""
+    body.refuse()
+    latest = await client.services.read(list_sessions, client.caller, before=None, limit=THREADS_SEARCHED)
+    return sum(map(body.finds, latest))
+
+
+@router.patch("/threads/{thread_id}", **OBJECT, responses=problems("session_not_found", "not_supported"))
+async def update_thread(thread_id: ThreadId, body: NewThread, client: ClientDep) -> Response:
+    """Adds to the metadata of a thread. `graph_id` is the agent, who answers from the next run on."""
+    body.refuse()
+    session = await known_session(client, thread_id)
+    changes: Json = {"metadata": {**session.metadata, **(body.metadata or {})}}
+    if (agent := changes["metadata"].pop("graph_id", None)) is not None:
+        changes["agent"] = every_door.agent_of(client, str(agent)).id
+    try:
+        NewThread(metadata=changes["metadata"])
+    except ValueError as error:
+        raise InvalidRequest(f"The metadata of the thread with this: {error}") from None
+    await client.services.database.write(update_session, client.caller, session.id, changes=changes)
+    return await get_thread(thread_id, client)
 
 
 @router.get("/threads/{thread_id}", **OBJECT)
