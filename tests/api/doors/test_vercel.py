@@ -285,7 +285,10 @@ async def test_an_approval_of_a_step_that_does_not_wait_decides_nothing(shelved:
     headers = {"X-AI-SDK-Version": "7"}
     body = {"id": CHAT, "messages": [said("Delete 1 and 2"), message]}
     refused = await shelved.http.post("/api/chat", json=body, headers=headers)
-    assert (refused.status_code, refused.json()["code"]) == (409, "plan_changed"), refused.text
+    told, end = (line.removeprefix("data: ") for line in refused.text.splitlines() if line.startswith("data: "))
+    error = "The plan is not at this version any more. Read it again and decide on what it says now."
+    assert (refused.status_code, json.loads(told), end) == (200, {"type": "error", "errorText": error}, "[DONE]")
+    assert refused.headers["x-vercel-ai-ui-message-stream"] == "v1"
     assert (await shelved.get(f"/sessions/{session}"))["pending_plan"] == plan
 
 

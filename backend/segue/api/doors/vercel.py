@@ -36,7 +36,7 @@ from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
-from segue.plans.store import plan_taken_on
+from segue.plans.store import StalePlan, plan_taken_on
 from segue.tools.page_tools import result_of_page
 from segue.turns.queries import first_open_turn, last_in_history, turn_after, with_metadata
 from segue.turns.store import ChatRequest, once
@@ -46,6 +46,7 @@ VERSION_HEADER: Final = "x-ai-sdk-version"
 BROKE_OFF: Final = "Its arguments broke off."
 PLAN_ID: Final = "plan"  # the same for each state of a plan: the client puts it in the place of the one before
 APPROVALS_SINCE: Final = 6
+UI_STREAM: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 _OURS: Final = {"dynamic": True, "providerExecuted": True}
 _GIVEN: Final = ("output-available", "output-error")
 _AT: Final = {"START": "start", "CONTENT": "delta", "END": "end"}
@@ -216,7 +217,14 @@ async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
         known = once(client.idempotency_key or decided.key, *fingerprint_of(decided.button))
-        turn = await every_door.decide(client, session.id, decided.button, known, options)
+        try:
+            turn = await every_door.decide(client, session.id, decided.button, known, options)
+        except StalePlan as stale:
+            if not decided.continues:
+                raise
+            told = {"type": "error", "errorText": stale.detail}  # of a problem, pages show the JSON to their user
+            text = frame(Entry(1, orjson.dumps(told))) + frame(Entry(2, DONE))
+            return Response(text, headers=UI_STREAM, media_type="text/event-stream")
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
@@ -449,6 +457,6 @@ def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Dec
             async for entries in parts:
                 yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
 
-    headers = {"x-vercel-ai-ui-message-stream": "v1", **turn_headers(turn)}
+    headers = {**UI_STREAM, **turn_headers(turn)}
     farewell = b"".join(frame(Entry(end_of(turn), chunk)) for chunk in cut_off)
     return EventStream(framed(written()), headers=headers, farewell=farewell)
