@@ -53,7 +53,36 @@ def test_what_is_written_to_a_cache_has_a_price_and_the_dearest_is_reserved(
     assert (charge.cost, tariff.at_most(10).cost) == (Decimal(dollars) / 10**6, Decimal(most) / 10**6)
 
 
+TIERS = """
+[m]
+input = 1
+output = 10
+[m.above.200000]
+input = 2
+output = 15
+[m.above.500000]
+input = 4
+cached_input = 1
+output = 20
+"""
+
+
+@pytest.mark.parametrize(("tokens", "dollars"), [(200_000, 200_010), (200_001, 400_017), (600_000, 2_370_020)])
+def test_a_call_with_much_input_has_the_price_of_its_tier_and_is_reserved_at_it(
+    tmp_path: Path, tokens: int, dollars: int
+) -> None:
+    (tmp_path / "prices.toml").write_text(TIERS)
+    tariff = Tariff("m", read_prices(tmp_path / "prices.toml").of("m"), answer_tokens=1)
+    cached = 10_000 if tokens > 500_000 else 0
+    charge = tariff.priced(Charge("m", input_tokens=tokens, cached_tokens=cached, output_tokens=1))
+    assert charge.cost == Decimal(dollars) / 10**6
+    assert (tariff.at_most(tokens).cost or 0) >= charge.cost
+
+
 WRONG = {
+    "prices.toml: m.above has to be a table": ("prices.toml", "[m]\ninput = 1\noutput = 1\nabove = 200000"),
+    "prices.json: m.above has to be": ("prices.json", '{"m": {"input": 1, "output": 2, "above": {"200k": {}}}}'),
+    "prices.toml: m.above.9.output is missing": ("prices.toml", "[m]\ninput = 1\noutput = 1\n[m.above.9]\ninput = 2"),
     "prices.toml: m.price is unknown": ("prices.toml", "[m]\ninput = 1\noutput = 1\nprice = 1"),
     "prices.toml: m.output is missing": ("prices.toml", "[m]\ninput = 1"),
     "prices.toml: m.input has to be a number": ("prices.toml", "[m]\ninput = -0.5\noutput = 1"),

@@ -1,6 +1,7 @@
 """Prices of models, from the file that PRICES_FILE names."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any, Final
 from segue.domain.agent import provider_and_id
 from segue.domain.identity import NOTHING, Charge
 
+_TOKENS: Final = re.compile("[1-9][0-9]{0,8}")
 MILLION: Final = Decimal(1_000_000)
 ANSWER_TOKENS: Final = 16_384  # of an answer that no setting bounds
 MOST: Final = Decimal(1_000_000)  # dollars per million tokens
@@ -24,15 +26,19 @@ class BrokenPrices(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars for a million tokens."""
+    """Dollars for a million tokens. `above` has the prices of calls with more input than that, the highest first."""
 
     input: Decimal
     cached_input: Decimal
     cache_write: Decimal
     output: Decimal
+    above: "tuple[tuple[int, Price], ...]" = ()
 
     def cost(self, input_tokens: int, cached_tokens: int, written_tokens: int, output_tokens: int) -> Decimal:
-        """Returns exact dollars. Tokens read from a cache, and those written to it, are part of the input."""
+        """Returns exact dollars of a call. Tokens read from a cache, and those written to it, are part of the input."""
+        for tokens, price in self.above:
+            if input_tokens > tokens:
+                return price.cost(input_tokens, cached_tokens, written_tokens, output_tokens)
         cached = min(cached_tokens, input_tokens)
         written = min(written_tokens, input_tokens - cached)
         plain = input_tokens - cached - written
@@ -97,14 +103,20 @@ def read_prices(path: Path | None) -> Prices:
 def _price(where: str, given: Any) -> Price:
     if not isinstance(given, dict):
         raise BrokenPrices(f"{where} has to be a table with input, output and perhaps cached_input and cache_write.")
+    given = dict(given)
+    tiers = given.pop("above", {})
     if unknown := next((key for key in given if key not in ("input", "output", "cached_input", "cache_write")), None):
-        raise BrokenPrices(f"{where}.{unknown} is unknown; there are input, cached_input, cache_write and output.")
+        known = "input, cached_input, cache_write, output and above"
+        raise BrokenPrices(f"{where}.{unknown} is unknown; there are {known}.")
     if missing := next((key for key in ("input", "output") if key not in given), None):
         raise BrokenPrices(f"{where}.{missing} is missing.")
     dollars = {key: _dollars(f"{where}.{key}", value) for key, value in given.items()}
     plain = dollars["input"]
     read, written = dollars.get("cached_input", plain), dollars.get("cache_write", plain * CACHE_WRITE)
-    return Price(plain, read, written, dollars["output"])
+    if not isinstance(tiers, dict) or not all(_TOKENS.fullmatch(tokens) for tokens in tiers):
+        raise BrokenPrices(f"{where}.above has to be a table of prices by tokens of input, as above.200000.")
+    above = ((int(tokens), _price(f"{where}.above.{tokens}", price)) for tokens, price in tiers.items())
+    return Price(plain, read, written, dollars["output"], tuple(sorted(above, key=lambda tier: -tier[0])))
 
 
 def _dollars(where: str, value: Any) -> Decimal:
