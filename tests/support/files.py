@@ -60,6 +60,11 @@ def docx(body: str, **more: str | bytes) -> bytes:
     )
 
 
+def beside(kind: str, text: str) -> str:
+    """What stands beside the body of a Word file: a header (`hdr`), a footer (`ftr`), footnotes or endnotes."""
+    return f"<w:{kind} {_WORD}>{paragraph(text)}</w:{kind}>"
+
+
 def paragraph(text: str) -> str:
     return f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>"
 

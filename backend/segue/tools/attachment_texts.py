@@ -39,6 +39,7 @@ MAX_UNFOLDED_BYTES: Final = 200_000_000
 MAX_ENTRIES: Final = 10_000  # of a ZIP file
 MAX_CHARS: Final = 10_000_000
 _SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txbxContent": "\n"}  # of a DOCX
+_BESIDE: Final = re.compile(r"word/(header|footer|footnotes|endnotes)\d*\.xml")  # its text
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 _NO_TEXT: Final = "[Segue found no text in this PDF: its pages may be scanned images]"
@@ -152,8 +153,12 @@ def _from_docx(content: bytes) -> ReadFile:
     import docx  # noqa: PLC0415 (an extra)
 
     _check_zip(content)
-    text = "".join(_in_docx(docx.Document(io.BytesIO(content)).element.body))
-    return ReadFile(DOCX, _joined(text.rstrip("\n").split("\n")))
+    texts = {"".join(_in_docx(docx.Document(io.BytesIO(content)).element.body)).rstrip("\n"): None}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for beside in filter(None, map(_BESIDE.fullmatch, sorted(archive.namelist()))):
+            text = "".join(_in_docx(docx.oxml.parse_xml(archive.read(beside[0])))).strip()
+            texts |= {f"[{beside[1]}]\n{text}": None} if text else {}
+    return ReadFile(DOCX, _joined("\n\n".join(texts).split("\n")))
 
 
 def _in_docx(node: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pypdf import PdfReader, PdfWriter
 from segue.tools import attachment_texts
 from segue.tools.attachment_texts import DOCX, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of, read_file
 from segue.tools.normalize import PDF
-from tests.support.files import PNG, docx, packed, paragraph, pdf, xlsx
+from tests.support.files import PNG, beside, docx, packed, paragraph, pdf, xlsx
 
 CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'
 
@@ -101,6 +101,14 @@ def test_the_words_of_a_document_are_read_wherever_word_keeps_them() -> None:
     table = f"<w:tbl><w:tr><w:tc>{paragraph('a')}</w:tc>{cell}</w:tr></w:tbl>"
     body = field + f"<w:p>{tab}{run.format('Price: ')}{kept}{gone}</w:p>" + table + f"<w:p>{box}</w:p>"
     assert read_file(DOCX, docx(body), 1000).text == "Rossi SpA\n\tPrice: 1200 EUR\na\tb\n\nin a box"
+
+
+def test_what_stands_beside_the_body_of_a_document_is_read_behind_it_and_once() -> None:
+    headers = {f"word/header{number}.xml": beside("hdr", "Rossi SpA") for number in (1, 2)}
+    notes = {f"word/{kind}.xml": beside(kind, f"{kind} 1") for kind in ("footnotes", "endnotes")}
+    more = {**headers, **notes, "word/footer1.xml": beside("ftr", ""), "word/comments.xml": beside("comments", "no")}
+    text = "Dear Ann\n\n[endnotes]\nendnotes 1\n\n[footnotes]\nfootnotes 1\n\n[header]\nRossi SpA"
+    assert read_file(DOCX, docx(paragraph("Dear Ann"), **more), 1000).text == text
 
 
 def test_a_pdf_without_text_says_so_in_place_of_the_text() -> None:
