@@ -6,19 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 import orjson
+import pydantic
 from fastapi import Depends, Query
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    StringConstraints,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from segue.db.rows import Position
 from segue.domain.agent import DEFAULT_AGENT
@@ -48,7 +38,7 @@ def _bounded(metadata: Json) -> Json:
 
 Item = TypeVar("Item")
 CursorPosition = TypeVar("CursorPosition")
-FilledText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+FilledText = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
 Title = Annotated[str, Field(max_length=200)]
 Name = Annotated[str, Field(max_length=200)]
 ChangeInWords = Annotated[FilledText, Field(max_length=MAX_CHANGE_CHARS)]
@@ -56,7 +46,7 @@ Content = Annotated[FilledText, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
 TimeZone = Annotated[str, AfterValidator(known_zone)]
 _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT")])  # no number, as pydantic takes
-Moment = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_ISO.validate_python)]
+Moment = Annotated[AwareDatetime, pydantic.Strict(strict=False), BeforeValidator(_ISO.validate_python)]
 KnownUser = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
 UserLimit = Annotated[int, Field(ge=0, le=2**53)]
 Metadata = Annotated[Json, Field(max_length=64), AfterValidator(_bounded)]
@@ -132,7 +122,7 @@ class PlanDecision(Body):
     ] = None
     answer: Annotated[Json | None, doc("With `confirm`, if the step `asks` by a form: what the user filled in.")] = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
         for name, goes in (("args", "go"), ("answer", "goes"), ("remember", "goes")):
             if getattr(self, name) is not None and self.decision != "confirm":
@@ -171,7 +161,7 @@ class ApprovalDecision(Body):
     ] = None
     channel: Annotated[Literal["button", "terminal"], doc("Where they decide, as the audit has it.")] = "button"
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
         if self.args is not None and self.decision != "confirm":
             raise ValueError("`args` goes with the decision `confirm` only")
@@ -190,7 +180,7 @@ class FleetStatusChange(StatusChange):
 
     until: Annotated[Moment | None, doc("When it ends by itself; null for until it is lifted.")] = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
         if self.until is not None and self.status == "available":
             raise ValueError("`until` goes with `maintenance` and `unavailable` only")
@@ -212,7 +202,7 @@ class FleetReset(ToolReset):
         Literal["fleet", "sessions", "all"], doc("What failed or was set for all, the sessions' own states, or both.")
     ] = "all"
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
         if not self.all and self.tool_name is None and self.session_id is None:
             raise ValueError('give `tool_name` or `session_id`, or `"all": true` for all tools in all sessions')

@@ -276,11 +276,7 @@ class StreamedAnswer:
     """
 
     def __init__(
-        self,
-        listener: Listener | None = None,
-        *,
-        begins_inside: bool = False,
-        read_calls: ReadCalls | None = None,
+        self, listener: Listener | None = None, *, begins_inside: bool = False, read_calls: ReadCalls | None = None
     ) -> None:
         self._listener = listener
         self._marked = MarkedText(held=begins_inside, may_call=read_calls is not None)
