@@ -71,6 +71,14 @@ def test_a_service_imports_only_what_its_settings_need() -> None:
     assert not NOT_TO_START & imported
 
 
+def test_routes_are_made_whole_when_they_are_first_asked() -> None:
+    """Before that they are only matched with requests: what each takes and gives is a third of a start."""
+    whole = "[each.path for each in sessions.router.routes if 'dependant' in vars(each)]"
+    program = f"from segue.main import sessions\nprint({whole}, sessions.router.routes[1].dependant.path, {whole})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[] /sessions ['/sessions']\n"
+
+
 async def test_a_built_in_tool_that_is_switched_off_is_not_offered(settings: Settings) -> None:
     async with running(settings.model_copy(update={"disabled_tools": ("web_fetch",)})) as client:
         names = {tool["name"] for tool in (await client.get("/tools"))["items"]}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, Protocol, TypedDict
+from typing import Annotated, Any, Literal, Protocol, TypedDict, cast
 
 import orjson
 from fastapi import APIRouter, Depends, Header, Path, Request, Security, params
@@ -16,6 +16,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import AfterValidator
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
+from starlette.routing import compile_path
 from structlog.contextvars import bind_contextvars
 
 from segue.api.api_settings import ApiSettings
@@ -95,8 +96,7 @@ class State(TypedDict):
 
 
 async def _services(request: Request) -> Services:
-    services: Services = request.state.services
-    return services
+    return cast(Services, request.state.services)
 
 
 ServicesDep = Annotated[Services, Depends(_services)]
@@ -114,8 +114,7 @@ Described = Annotated[None, Depends(_credentials)]
 
 async def _identity(request: Request, _: Described) -> Identity:
     """Set by the gate."""
-    identity: Identity = request.state.identity
-    return identity
+    return cast(Identity, request.state.identity)
 
 
 IdentityDep = Annotated[Identity, Depends(_identity)]
@@ -240,6 +239,17 @@ class StrictJsonRoute(APIRoute):
 
     takes: Literal["json", "file", "history"] = "json"
     request: type[StrictJsonRequest] = StrictJsonRequest
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
+        """Sets what a request is matched with. The rest, which is a third of a start, is made when it is asked for."""
+        self.path, self.endpoint, self.methods = path, endpoint, {*declared["methods"]}
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self._declared = declared
+
+    def __getattr__(self, name: str) -> Any:
+        if "_declared" in vars(self):
+            super().__init__(self.path, self.endpoint, **vars(self).pop("_declared"))
+        return self.__getattribute__(name)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         if self.status_code == HTTPStatus.NO_CONTENT:

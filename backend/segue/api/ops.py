@@ -15,7 +15,7 @@ from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Page, PageQuery, PagingDep, id_position
 from segue.db.engine import Database
 from segue.domain.errors import NotFound
-from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
+from segue.domain.field_types import doc
 from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, UnreadableMessage
@@ -76,8 +76,6 @@ class OpsContent:
 @dataclass(frozen=True, slots=True)
 class OpsSession:
     """A session of any user."""
-
-    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     id: Annotated[str, doc("Begins with `ses_`.")]
     owner: Annotated[str, doc("Whose it is.")]
@@ -248,8 +246,6 @@ class OpenWork(TurnsOverview):
 @dataclass(frozen=True, slots=True)
 class Overview:
     """How the service does."""
-
-    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     window: Annotated[Period, doc("What the figures are of.")]
     at: Annotated[datetime, doc("When it was asked.")]

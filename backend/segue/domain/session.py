@@ -9,7 +9,7 @@ import orjson
 
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError
-from segue.domain.field_types import BUILT_AT_FIRST_USE, IsUnreadable, doc
+from segue.domain.field_types import IsUnreadable, doc
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 from segue.domain.visible import whole_before
@@ -288,8 +288,6 @@ def answer_metadata(report: Any) -> dict[str, Any]:
 class ChatAnswer:
     """The end of a turn that completed."""
 
-    __pydantic_config__ = BUILT_AT_FIRST_USE
-
     session_id: Annotated[str, doc("The session.")]
     turn_id: Annotated[str, doc("The turn, which begins with `turn_`.")]
     status: Annotated[Literal["completed"], doc("An answer is of a completed turn; any other end is a problem.")]
@@ -334,8 +332,6 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
 @dataclass(frozen=True, slots=True)
 class Turn:
     """How a turn stands: one user message and what comes of it."""
-
-    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     turn_id: Annotated[str, doc("Begins with `turn_`.")]
     session_id: Annotated[str, doc("The session it is in.")]

@@ -18,7 +18,7 @@ from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, t
 from segue.db.redis_keys import Cache
 from segue.db.rows import cached, if_given, oldest_first, readable, reader
 from segue.domain.errors import existing
-from segue.domain.field_types import BUILT_AT_FIRST_USE, doc
+from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import first_id
 from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage, first_words
@@ -226,8 +226,6 @@ class TimedToolCall:
 @dataclass(frozen=True, slots=True)
 class TurnTimeline:
     """A turn over time."""
-
-    __pydantic_config__ = BUILT_AT_FIRST_USE
 
     turn: Annotated[OpsTurn, doc("How it stands, or ended.")]
     model: Annotated[str | None, doc("The model that answered.")]
