@@ -1,7 +1,7 @@
 import pytest
 
 from segue.plans.acknowledgement import classify
-from segue.plans.asked_words import asked_in, is_about, names_same, offer_in, question_in, question_of
+from segue.plans.asked_words import asked_in, is_about, names_action, names_same, offer_in, question_in, question_of
 
 OFFERS = [
     "Please confirm if you would like to proceed with this booking.",
@@ -173,3 +173,40 @@ def test_a_yes_with_another_date_or_price_than_is_asked_is_not_enough(args: dict
 def test_a_yes_with_another_price_is_a_change_in_every_language(reply: str) -> None:
     read = classify(reply, question=question_of("pay_invoice", "pay invoice", PAY))
     assert (read.verdict, read.carries_yes) == ("amend", True)
+
+
+CARD = {
+    "en": "The other account is empty. Shall I make the transfer with this card?",
+    "it": "L'altro conto è vuoto. Vuoi che faccia il bonifico con questa carta?",
+    "fr": "L'autre compte est vide. Voulez-vous que je fasse le virement avec cette carte ?",
+    "zh": "另一个账户没有钱。要我用这张卡转账吗？",
+    "ar": "الحساب الآخر فارغ. هل تريد أن أقوم بالتحويل بهذه البطاقة؟",
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "reply"),
+    [
+        ("en", "Yes, with the other account."), ("en", "yes please, and the other account"),
+        ("en", "Yes, also the other account."), ("it", "Sì, con l'altro conto."), ("it", "Sì, l'altro conto"),
+        ("it", "sì, anche l'altro conto"), ("fr", "Oui, l'autre compte."), ("zh", "好的，用另一个账户。"),
+        ("zh", "好的，还有另一个账户。"), ("ar", "نعم، بالحساب الآخر."), ("ar", "نعم، الحساب الآخر"),
+    ],
+)  # fmt: skip
+def test_a_yes_to_another_that_was_told_of_before_the_offer_is_not_enough(language: str, reply: str) -> None:
+    assert classify(reply, question=question_in(CARD[language])).strength != "strong"
+
+
+def test_a_yes_may_say_another_and_more_as_the_question_does() -> None:
+    for asked, reply in (
+        ("Shall I book another flight?", "Yes, book another flight."),
+        ("Flight HAT2 costs $146 more. Shall I change the booking?", "Yes, I'm okay with paying $146 more."),
+    ):
+        assert classify(reply, question=question_in(asked)).strength == "strong"
+
+
+def test_what_an_offer_asks_besides_is_no_action_that_it_names() -> None:
+    besides = "and let me know which card you would like to use for the upgrade."
+    assert not names_action(f"Please confirm if you would like to proceed with these actions, {besides}")
+    assert names_action(f"Please confirm if you would like to proceed with this booking, {besides}")
+    assert not names_action("Confermi che posso procedere, e quale carta vuoi usare per la prenotazione?")

@@ -29,7 +29,7 @@ from segue.language.utterance import own_words, parse_utterance, sentences_of, w
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in, question_in
+from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in, question_in, tool_words
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
@@ -52,10 +52,9 @@ def agreement_in(state: TurnState) -> Agreement | None:
 
 
 def _agreement(answer: str | None, reply: str, read: Acknowledgement, made: set[tuple[str, str]]) -> Agreement | None:
-    is_strong = read.verdict == "confirm" and read.strength == "strong"
-    if answer is None or not offer_in(answer) or not (is_strong or read.carries_yes):
+    if answer is None or not offer_in(answer) or not (read.strength == "strong" or read.carries_yes):
         return None
-    return Agreement(answer, reply, is_strong, read.added, made)
+    return Agreement(answer, reply, read, made)
 
 
 async def _agreed_before(turn: TurnCalls) -> Agreement | None:
@@ -73,8 +72,7 @@ async def _agreed_before(turn: TurnCalls) -> Agreement | None:
     if not is_yes or BUTTON_MESSAGES["confirm"] in since[1:] or not before or before[0].role != "assistant":
         return None  # a button may have picked some
     answer, reply = str(before[0].content), said_by_user(said[at])
-    results = *turn.references, *turn.state["earlier_results"]
-    made = {(each.tool_name, canonical_args(each.args)) for each in results}
+    made = {(each.tool_name, canonical_args(each.args)) for each in (*turn.references, *turn.state["earlier_results"])}
     return _agreement(answer, reply, classify(reply, question=question_in(answer)), made)
 
 
@@ -111,7 +109,7 @@ def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:
-    """Returns what was said up to the yes and what the tools gave, the newest first, and the calls that succeeded."""
+    """Returns, newest first, what was said up to the yes and what is known of results; and the calls that succeeded."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
         said = await recent_texts(connection, context.owner, session_id, limit=100)
@@ -122,11 +120,8 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
     made |= {(each.tool_name, canonical_args(each.args)) for each in left if each.status != "failed"}
     before = [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id]
-    given = []
-    for each in references:
-        known = " ".join((each.preview, *each.identifiers))  # of one that failed, is not kept or is too large
-        result = kept.get(each.tool_call_id)
-        given.append(result.value() if result and result.content else known)
+    found = ((kept.get(each.tool_call_id), each) for each in references)
+    given = [it.value() if it and it.content else " ".join((each.preview, *each.identifiers)) for it, each in found]
     return before, given, made
 
 
@@ -143,11 +138,13 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, s
 
 async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall) -> bool:
     """Returns whether the reply is a strong yes to this call: by the rules, or by these and a model together."""
-    # What the user adds to a yes may be in the call, or a word of the answer that is no name.
-    values = {word for _, value in leaves(request.args) for word in words_of(str(value))}
-    small = [word for word in agreement.answer.split() if word[0].islower() and not is_value(word)]
-    adds_nothing = (values | set(words_of(" ".join(small)))).issuperset(agreement.added)
-    if agreement.is_strong or (adds_nothing and not parse_utterance(agreement.reply).asks):
+    # What the user adds to a yes may be in the call, or a word of the answer that is no name, but not what changes it.
+    read, values = agreement.read, {word for _, value in leaves(request.args) for word in words_of(str(value))}
+    said = (word.lstrip("(*_“«") for word in agreement.answer.split())
+    small = [word for word in said if word[:1].islower() and not is_value(word)]
+    names = (word for path, _ in leaves(request.args) for word in tool_words(path))
+    adds_nothing = values.union(words_of(" ".join(small)), names).issuperset(read.added) and not read.changes
+    if read.strength == "strong" or (adds_nothing and not parse_utterance(agreement.reply).asks):
         return True
     call = {"tool": request.name, "args": request.args}
     known = {"assistant_said": agreement.answer, "user_replied": agreement.reply, "call": call}

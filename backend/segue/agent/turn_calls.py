@@ -25,6 +25,7 @@ from segue.memory.history import forget_opaque
 from segue.models.normal_form import without_opaque
 from segue.models.reply import ModelCall, Reply
 from segue.models.untrusted import without_notes
+from segue.plans.acknowledgement import Acknowledgement
 from segue.plans.mandates import Use
 from segue.plans.policy import Deny, Ruling, needs_confirmation, rule
 from segue.plans.store import StoredPlan
@@ -82,8 +83,7 @@ class Agreement:
 
     answer: str  # the one that made the offer
     reply: str  # the user's
-    is_strong: bool  # the rules read the reply as nothing else
-    added: tuple[str, ...] = ()  # the words that they could not account for, if it is not strong
+    read: Acknowledgement  # how the rules read it: as a strong yes, or as one beside more
     used: set[tuple[str, str]] = field(default_factory=set)  # calls made since, none of which it covers once more
 
 

@@ -197,12 +197,8 @@ class Shown:
 
     def _is_nearest(self, value: str, others: frozenset[str]) -> bool:
         """Returns whether the nearest text with one of several choices has this one."""
-        for each in self._texts:
-            if self._shows(each, value):
-                return True
-            if any(self._shows(each, other) for other in others):
-                return False
-        return False
+        shown = ({one for one in (value, *others) if self._shows(each, one)} for each in self._texts)
+        return value in next(filter(None, shown), ())
 
     def _is_amount_meant(self, value: float) -> bool:
         """Returns whether the nearest text with amounts of money has this one, if it is shown as one."""

@@ -81,6 +81,7 @@ class Acknowledgement:
     strength: Strength | None = None  # of a `confirm`: whether it is enough for a step that changes the world
     carries_yes: bool = False  # of an `amend` or a `none`: it has an explicit yes that nothing takes back
     added: tuple[str, ...] = ()  # of these too: the content words, folded, that the question does not account for
+    changes: bool = False  # of these too: a word of it wants something else
 
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
@@ -117,7 +118,8 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
     replies = [part.reply for part in parts]
     yeses = [r for r in replies if r.approves and not r.asks and not r.has("reported", "past") and r.may_change]
     carries_yes = bool(yeses) and not any(reply.is_unsettled for reply in replies)
-    return replace(found, carries_yes=carries_yes, added=whole.added)
+    changes = whole.reply.has("change", "condition")
+    return replace(found, carries_yes=carries_yes, added=whole.added, changes=changes)
 
 
 def _refusal_in(text: str, question: Question | None) -> Acknowledgement | None:

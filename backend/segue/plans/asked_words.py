@@ -42,6 +42,7 @@ class Question:
     things: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
     beside: frozenset[str] = frozenset()
+    offered: frozenset[str] = frozenset()  # of the offer without what it refers to
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,9 @@ class ActionWords:
         by_verbs = frozenset().union(*verbs) - {ANY_ACTION}
         return by_verbs or frozenset().union(*(names for _, names in actions + things)) - {ANY_ACTION}
 
+    def before_asking(self, words: Phrase) -> Phrase:
+        return words[: next((at for at in range(len(words)) if "asks" in _longest(self.cues, words, at)[1]), None)]
+
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
         listed = (phrase for phrase, names in self.actions.matches.items() if action in names)
@@ -138,7 +142,7 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
     words = (*tool_words(tool or ""), *described_words, *chain.from_iterable(map(words_of, values)))
     shown = frozenset(words) | names_in(description, *values) | _amounts_in(args or {})
-    return Question(named.actions | described.actions, named.things | described.things, shown)
+    return Question(named.actions | described.actions, named.things | described.things, shown, offered=shown)
 
 
 def joined(questions: Collection[Question], how: Callable[..., frozenset[str]] = frozenset.union) -> Question:
@@ -157,7 +161,7 @@ def question_in(answer: str | None) -> Question | None:
     asked = offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}"
     words, beside = words_of(asked), frozenset(words_of(answer[-LONGEST_ANSWER:]))
     shown = frozenset(words) | names_in(asked)
-    return Question(lists.meant(words), _named_by(lists, words).things, shown, beside)
+    return Question(lists.meant(words), _named_by(lists, words).things, shown, beside, frozenset(words_of(offer)))
 
 
 def is_value(word: str) -> bool:
@@ -239,7 +243,8 @@ def _action_beside(
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
         other = kind if kind == "stop" else "other"  # `scrap that` of a booking
         return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else other
-    if kind in ACCOUNTED and here <= question.words:
+    # `Yes, with the other account` is no yes behind `The other account is empty. Shall I use this card?`
+    if kind in ACCOUNTED and here <= (question.offered if kind == "change" else question.words):
         return length, "named"
     if naming >= length:
         return naming, kind if kind == CANCEL else "other"
@@ -281,9 +286,9 @@ def names_same(text: str, other: str) -> bool:
 
 
 def names_action(text: str) -> bool:
-    """Returns whether a text names something to do, other than to go on with what was said before."""
+    """Returns whether a text names something to do, other than to go on, before it asks for something else."""
     lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
-    return any(lists.meant(words_of(each)) for each in sentences_of(text[-LONGEST_OFFER:]))
+    return any(lists.meant(lists.before_asking(words_of(each))) for each in sentences_of(text[-LONGEST_OFFER:]))
 
 
 def asked_in(text: str | None) -> str | None:

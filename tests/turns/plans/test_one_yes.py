@@ -731,3 +731,30 @@ async def test_a_yes_in_a_script_without_capitals_that_names_another_covers_noth
     provider.will(calls(note("安娜", "hello")), reads("amend"))
     answer = await client.chat(session, "好的，发给马可")
     assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
+@pytest.mark.in_turns(1)
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        ("Shall I send the note hello to Anna?", "Yes, send another note."),
+        ("Shall I send the note hello to Anna?", "Yes. The note should be different."),
+        ("Vuoi che mandi la nota hello ad Anna?", "Sì, manda un'altra nota."),
+        ("要我把便条 hello 发给 Anna 吗？", "好的，换一张便条。"),
+        ("هل تريد أن أرسل الملاحظة hello إلى Anna؟", "نعم، ملاحظة أخرى."),
+    ],
+)
+async def test_a_yes_that_wants_something_else_covers_nothing_though_all_its_words_were_said(
+    said: str, reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Anna wants a note", said=said)
+    provider.will(calls(note("Anna", "hello")), reads("amend"))
+    answer = await client.chat(session, reply)
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
+async def test_a_yes_may_name_the_arguments_of_the_call(client: Client, provider: Provider, effects: list[str]) -> None:
+    session = await talked(client, provider, "itm-1 is broken", said="Found (broken): itm-1. Shall I delete itm-1?")
+    provider.will(calls(delete(1)), says("Gone."))
+    await client.chat(session, "Yes, please delete the broken item with the id itm-1.")
+    assert effects == ["delete itm-1"]
