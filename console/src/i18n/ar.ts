@@ -222,7 +222,7 @@ export const ar: Texts = {
   to_end: "إلى أحدث رسالة",
   tokens: "الرموز",
   tokens_n: "{n} رمزًا",
-  tokens_text: "{input} داخلة ({cached} مخزنة)، {output} خارجة، {calls} استدعاءات للنموذج",
+  tokens_text: "{input} داخلة ({cached} مخزنة)، {output} خارجة، استدعاءات النموذج: {calls}",
   took: "المدة",
   turn_cancelled: "أُوقف",
   turn_completed: "اكتمل",

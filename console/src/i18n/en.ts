@@ -222,7 +222,7 @@ export const en = {
   to_end: "To the newest message",
   tokens: "Tokens",
   tokens_n: "{n} tokens",
-  tokens_text: "{input} in ({cached} cached), {output} out, {calls} model calls",
+  tokens_text: "{input} in ({cached} cached), {output} out, model calls: {calls}",
   took: "Took",
   turn_cancelled: "Stopped",
   turn_completed: "Completed",

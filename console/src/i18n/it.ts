@@ -222,7 +222,7 @@ export const it: Texts = {
   to_end: "Al messaggio più recente",
   tokens: "Token",
   tokens_n: "{n} token",
-  tokens_text: "{input} in entrata ({cached} dalla cache), {output} in uscita, {calls} chiamate al modello",
+  tokens_text: "{input} in entrata ({cached} dalla cache), {output} in uscita, chiamate al modello: {calls}",
   took: "Durata",
   turn_cancelled: "Fermato",
   turn_completed: "Completato",
