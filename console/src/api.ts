@@ -105,7 +105,7 @@ async function attempt(method: string, path: string, { query, body, headers, sig
   } catch (error) {
     if (signal?.aborted) throw error;
     isLost();
-    throw new Problem("unreachable", 0, "", "The service cannot be reached.");
+    throw new Problem("unreachable", 0, "", "The service cannot be reached.", { method });
   }
 }
 

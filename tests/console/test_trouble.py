@@ -249,6 +249,26 @@ async def test_what_went_wrong_stands_once_beside_the_composer_and_goes_when_som
     await toast.wait_for(state="detached")
 
 
+@pytest.mark.sweep
+async def test_an_act_without_an_answer_is_said_to_have_none_and_figures_that_were_not_read_are_not_nought(
+    page: Window,
+) -> None:
+    await page.page.route("**/usage?*", lambda route: route.abort())
+    await page.page.route("**/memories", lambda route: route.abort())
+    await page.go("#/memory")
+    usage = page.page.get_by_role("region", name="You, in the last 30 days")
+    await usage.locator("dd").filter(has_text="–").nth(1).wait_for()
+    await page.press("Add a fact")
+    await page.page.get_by_role("textbox").last.fill("Tea at five")
+    await page.press("Save", exact=True)
+    told = page.page.locator(".toast.bad")
+    await told.get_by_text("The service did not answer. Once it is back, look whether this was done.").wait_for()
+    await page.page.unroute_all(behavior="wait")
+    await page.press("Save", exact=True)
+    await page.sees("Tea at five")
+    await told.wait_for(state="detached")
+
+
 async def test_who_only_chats_is_told_in_words_and_not_in_those_of_the_api(
     browsing: Browsing, settings: Settings, provider: Provider
 ) -> None:

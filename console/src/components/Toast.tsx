@@ -56,14 +56,16 @@ const kept = sessionStorage.getItem(AFTER);
 if (kept !== null) toast(kept);
 sessionStorage.removeItem(AFTER);
 
-/** Does it, and says what went wrong, but for what the banner says for as long as it is so. Returns whether it was done. */
+/** Does it, and says what went wrong. What could not be read is read once the service is back, as the banner says. Returns whether it was done. */
 export async function attempt(act: () => Promise<unknown>): Promise<boolean> {
   try {
     await act();
     settle(({ passing }) => passing);
     return true;
   } catch (error) {
-    if (!(error instanceof Problem && error.code === "unreachable")) toast(explained(error), true, error instanceof Problem && (error.status >= 500 || error.status === 429));
+    const { code = "", status = 0, more = {} } = error instanceof Problem ? error : {};
+    if (code !== "unreachable") toast(explained(error), true, status >= 500 || status === 429);
+    else if (more["method"] !== "GET") toast(t("not_answered"), true);
     return false;
   }
 }

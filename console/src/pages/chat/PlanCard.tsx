@@ -111,7 +111,7 @@ function Call({ step, shown, before }: { step: Step; shown: boolean; before?: As
   return (
     <>
       <h2>
-        {step.tool === null ? t("waits_for_yes") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
+        {step.tool === null ? t("waits_for_you") : <>{t("asks_to_call")} <code>{visible(step.tool)}</code></>}
         {step.args != null && <CopyButton text={() => pretty(step.args)} />}
       </h2>
       {shown && step.args != null && <Arguments step={step} before={before} />}

@@ -205,7 +205,7 @@ function Erase({ onClose }: { onClose: () => void }) {
 function Usage() {
   const days = useLoad((signal) => get<Listed<Schemas["UsageTotal"]>>("/usage", { group: "day", limit: 30 }, signal), []);
   const items = days.value?.items ?? [];
-  const sum = (of: (day: Schemas["UsageTotal"]) => number): string => number(items.reduce((total, day) => total + of(day), 0));
+  const sum = (of: (day: Schemas["UsageTotal"]) => number): string => (days.value === null ? "–" : number(items.reduce((total, day) => total + of(day), 0)));
   const costs = items.map(({ cost }) => cost).filter((cost) => cost != null);
   return (
     <section class="usage" aria-label={t("your_usage")}>

@@ -69,7 +69,7 @@ function Waiting() {
       <ul class="body">
         {plans.map(({ plan_id, session_id, step, since }) => (
           <li key={plan_id}>
-            <a href={href("sessions", session_id)} dir="auto">{visible(step?.description ?? "") || t("waits_for_yes")}</a>
+            <a href={href("sessions", session_id)} dir="auto">{visible(step?.description ?? "") || t("waits_for_you")}</a>
             <small class="muted" title={time(since)}>{ago(since)}</small>
           </li>
         ))}
