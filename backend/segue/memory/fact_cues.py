@@ -230,11 +230,11 @@ def _clauses_of(text: str, language: str) -> Iterator[tuple[Phrase, bool]]:
     """Yields the words of each clause, and whether they are negated: `I drink tea`, no; `but no coffee`, yes."""
     matcher = FACT_WORDS.now.negations.get(language, _NO_PHRASES)
     for part in (part for sentence in sentences_of(text) for part in _CLAUSE.split(sentence)):
-        clause, negated = (), False
+        clause, negated = Phrase(), False
         for phrase, kind in _phrases_in(split_words(part), matcher):
             if kind in ("without", "but"):
                 yield clause, negated
-                clause, negated = (), False
+                clause, negated = Phrase(), False
             clause, negated = clause + phrase, negated or kind in ("not", "without")
         yield clause, negated
 

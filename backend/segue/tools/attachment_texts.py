@@ -150,13 +150,13 @@ def pages_in(summary: str) -> int:
 
 
 def _from_docx(content: bytes) -> ReadFile:
-    import docx  # noqa: PLC0415 (an extra)
+    from docx import Document, oxml  # noqa: PLC0415 (an extra)
 
     _check_zip(content)
-    texts = {"".join(_in_docx(docx.Document(io.BytesIO(content)).element.body)).rstrip("\n"): None}
+    texts = {"".join(_in_docx(Document(io.BytesIO(content)).element.body)).rstrip("\n"): None}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for beside in filter(None, map(_BESIDE.fullmatch, sorted(archive.namelist()))):
-            text = "".join(_in_docx(docx.oxml.parse_xml(archive.read(beside[0])))).strip()
+            text = "".join(_in_docx(oxml.parse_xml(archive.read(beside[0])))).strip()
             texts |= {f"[{beside[1]}]\n{text}": None} if text else {}
     return ReadFile(DOCX, _joined("\n\n".join(texts).split("\n")))
 

@@ -223,8 +223,8 @@ async def ui_chat(body: UiChat, client: ClientDep) -> Response:
             if not decided.continues:
                 raise
             told = {"type": "error", "errorText": stale.detail}  # of a problem, pages show the JSON to their user
-            text = frame(Entry(1, orjson.dumps(told))) + frame(Entry(2, DONE))
-            return Response(text, headers=UI_STREAM, media_type="text/event-stream")
+            chunks = frame(Entry(1, orjson.dumps(told))) + frame(Entry(2, DONE))
+            return Response(chunks, headers=UI_STREAM, media_type="text/event-stream")
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
     asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
