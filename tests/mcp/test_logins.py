@@ -437,6 +437,58 @@ async def test_a_yes_to_a_tool_is_none_to_what_the_users_server_has_made_of_it_s
     assert server.ran == [("ada", "write")]
 
 
+def defined_for(user: str) -> list[dict[str, Any]]:
+    schema = {"type": "object", "properties": {"line": {"type": "string"}, user: {"type": "string"}}}
+    write = {**TOOLS[1], "description": f"Writes for {user}.", "inputSchema": schema}
+    return [TOOLS[0], {**write, "annotations": {"destructiveHint": True}}, {**TOOLS[0], "name": f"of_{user}"}]
+
+
+async def test_each_user_has_the_tools_that_the_server_lists_for_them_and_a_yes_is_for_their_own_definition(
+    with_logins: Settings, server: LoginServer, provider: Provider
+) -> None:
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    users = ("ada", "bob")
+    server.own_tools = {user: defined_for(user) for user in users}
+    async with running(guarded) as service, AsyncExitStack() as stack:
+        keys = [await new_key(guarded, user) for user in users]
+        clients = [await stack.enter_async_context(speaking(service, key)) for key in keys]
+        asked = []
+        for user, client in zip(users, clients, strict=True):
+            await log_in(client, user)
+            provider.will(calls(("mcp_write", {"line": "Ciao", user: "x"})))
+            session = await client.new_session()
+            asked.append((client, session, await client.chat(session, f"Write Ciao and {user} x into my diary")))
+        for user, client in zip(users, clients, strict=True):  # each call of the one comes after a list of the other
+            assert "This is" in await asks_who(client, provider)
+            offered = {each["name"]: each for each in (await client.get("/tools"))["items"]}
+            assert offered["mcp_write"]["description"] == f"Writes for {user}."
+            assert {name for name in offered if "of_" in name} == {f"mcp_of_{user}"}
+            shown = {tool["function"]["name"]: tool["function"] for tool in provider.requests[-1]["tools"]}
+            assert user in shown["mcp_write"]["parameters"]["properties"]
+            assert f"mcp_of_{user}" in shown
+        for client, session, answer in asked:
+            provider.will(says("Written."))
+            assert (await press(client, session, answer, remember="session")).json()["plan"]["status"] == "completed"
+    assert server.ran == [("ada", "whoami"), ("bob", "whoami"), ("ada", "write"), ("bob", "write")]
+
+
+async def test_what_a_server_changes_for_a_user_whose_tools_were_those_of_all_is_changed_for_all(
+    with_logins: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    async with running(guarded) as service, AsyncExitStack() as stack:
+        keys = [await new_key(guarded, user, scopes) for user, scopes in (("ada", ()), ("bob", ["ops"]))]
+        ada, bob = [await stack.enter_async_context(speaking(service, key)) for key in keys]
+        await log_in(ada, "ada")
+        assert "This is ada." in await asks_who(ada, provider)
+        monkeypatch.setattr("tests.support.login_server.TOOLS", [{**TOOLS[0], "description": "Who is there?"}])
+        assert (await bob.http.post("/mcp/servers/diary/reconnect")).status_code == 202
+        assert "This is ada." in await asks_who(ada, provider)
+        for client in (ada, bob):
+            listed = {each["name"]: each["description"] for each in (await client.get("/tools"))["items"]}
+            assert (listed["mcp_whoami"], "mcp_write" in listed) == ("Who is there?", False)
+
+
 async def tools_at(client: Client) -> list[str]:
     [listed] = (await client.get("/mcp/servers"))["items"]
     return list(listed["tools"])

@@ -65,6 +65,7 @@ class LoginServer:
     hello_gate: asyncio.Event | None = None  # what handshakes wait for
     at_hello_gate: asyncio.Event = field(default_factory=asyncio.Event)
     all_tokens: set[str] = field(default_factory=set)
+    own_tools: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # of a user, in the place of TOOLS
 
     @property
     def mcp(self) -> str:
@@ -171,7 +172,7 @@ class LoginServer:
                     await self.hello_gate.wait()
                 return _said(body, INITIALIZED)
             case "tools/list":
-                return _said(body, {"tools": TOOLS})
+                return _said(body, {"tools": self.own_tools.get(user, TOOLS)})
             case "tools/call" if self.needs not in scope.split():
                 challenge = f'Bearer error="insufficient_scope", scope="{self.needs}"'
                 return Response(status_code=403, headers={"WWW-Authenticate": challenge})

@@ -78,11 +78,18 @@ class McpServers:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
-    def tools(self) -> tuple[Tool, ...]:
+    def tools(self, owner: str = "") -> tuple[Tool, ...]:
         """Returns the tools of every server that was ever connected, also while it reconnects, and those for resources
-        if some server has any. A server's own tool of such a name stands in its place.
+        if some server has any. A server's own tool of such a name stands in its place. A server may define its tools
+        otherwise for the `owner`, but has none of another's name.
         """
-        return (*self._resources.tools(), *(tool for server in self.servers for tool in server.tools))
+        return (*self._resources.tools(), *(tool for server in self.servers for tool in self._tools_of(server, owner)))
+
+    def _tools_of(self, server: "Server", owner: str) -> Iterable[Tool]:
+        if (own := server.tools_of(owner)) is server.tools:
+            return own
+        taken = {tool.spec.name for other in self.servers if other is not server for tool in other.tools}
+        return (tool for tool in own if tool.spec.name not in taken)
 
     def states(self) -> dict[str, str]:
         """Returns `connecting`, `ready` or `failed: <why>` by server; no word of it comes from a server."""

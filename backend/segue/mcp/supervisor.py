@@ -95,6 +95,9 @@ class Supervisor:
         stderr = self._stderr.lines()
         return McpServerStatus(self.name, self.state, self.since, names, self._left_out, error, at, stderr)
 
+    def tools_of(self, _: str) -> tuple[Tool, ...]:
+        return self.tools
+
     def reconnect(self) -> None:
         """Connects anew at once, behind the calls that run; new ones wait. Does nothing if that is under way."""
         if self._settled.is_set():

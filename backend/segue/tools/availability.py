@@ -51,7 +51,7 @@ class ToolAvailability:
 
     def tools_for(self, owner: str, groups: Collection[str], agent: str | None = None) -> Mapping[str, Tool]:
         """Returns those that the user in these groups may use with the agent, or with any agent."""
-        tools, who = self.tools(), (owner, groups, agent)
+        tools, who = self.tools(owner), (owner, groups, agent)
         closed = {name for name, tool in tools.items() if tool.audience and not tool.audience.admits(*who)}
         return {name: tool for name, tool in tools.items() if name not in closed} if closed else tools
 
@@ -189,7 +189,7 @@ class ToolGuard:
 
     def may_use(self, name: str) -> bool:
         """Also of a tool that is not there now."""
-        tool = self._availability.tools().get(name)
+        tool = self._availability.tools(self.who[0]).get(name)
         is_closed = tool is not None and tool.audience is not None and not tool.audience.admits(*self.who)
         return self.agent.may_use(name) and not is_closed
 

@@ -36,7 +36,7 @@ class ToolServers(Protocol):
     @property
     def servers(self) -> Sequence[object]: ...
 
-    def tools(self) -> Iterable[Tool]: ...
+    def tools(self, owner: str = "") -> Iterable[Tool]: ...
 
     def away(self) -> Mapping[str, str]:
         """Returns by source of tools why it is not there."""
@@ -67,11 +67,11 @@ class ToolCatalog:
             if spec.verify is not None and (why := unfit(name, spec.verify, specs)):
                 raise _invalid(why)
 
-    def tools(self) -> Mapping[str, Tool]:
-        """Returns all tools by name. A server cannot take the name of an own tool."""
+    def tools(self, owner: str = "") -> Mapping[str, Tool]:
+        """Returns all tools by name, as they are for the owner. A server cannot take the name of an own tool."""
         if self._offering is None or not self._offering.servers:
             return self._own
-        return {tool.spec.name: tool for tool in self._offering.tools()} | self._own
+        return {tool.spec.name: tool for tool in self._offering.tools(owner)} | self._own
 
     def away(self) -> Mapping[str, str]:
         return self._offering.away() if self._offering is not None and self._offering.servers else {}

@@ -288,7 +288,7 @@ async def _begin_decided(
     given: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
     await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **given)
     if button.remember:
-        await _remember(connection, owner, stored, tools, now=now)
+        await _remember(connection, owner, stored, tools, request.origin.groups, now=now)
     return admitted
 
 
@@ -300,7 +300,13 @@ def _message_of(button: Button, plan: Plan) -> str:
 
 
 async def _remember(
-    connection: AsyncConnection, owner: str, stored: StoredPlan, tools: ToolAvailability, *, now: datetime
+    connection: AsyncConnection,
+    owner: str,
+    stored: StoredPlan,
+    tools: ToolAvailability,
+    groups: Collection[str],
+    *,
+    now: datetime,
 ) -> None:
     """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
     `unknown_tool` if it is gone, `invalid_request` if no tool was shown or it always asks.
@@ -309,7 +315,7 @@ async def _remember(
     if step is None or step.tool is None or stored.tool_hash is None:
         detail = "The question shows no definition of a tool that could be remembered. Decide without `remember`."
         raise InvalidRequest(detail)
-    if tools.specs(step.tool)[step.tool].always_asks:
+    if tools.specs(step.tool, owner=owner, groups=groups)[step.tool].always_asks:
         raise InvalidRequest(f"{step.tool} asks about each call: no yes to it is kept. Decide without `remember`.")
     of = connection, owner, stored.session_id, step.tool, stored.tool_hash
     await mandates.remember(*of, plan_id=stored.plan.id, now=now)
@@ -326,7 +332,7 @@ def _check_args(
         raise _invalid("invalid_args", "The step that waits calls no tool: there are no arguments to change.")
     tools.specs(tool, owner=owner, groups=groups)
     try:
-        faults = faults_of(tools.tools()[tool], args)
+        faults = faults_of(tools.tools(owner)[tool], args)
     except ToolFailed as refused:
         raise _invalid("invalid_args", str(refused)) from refused
     if faults:

@@ -311,7 +311,7 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
             limit *= 2  # a turn that is longer than the page is one message
         kept = await with_metadata(connection, kept if newest else ())
     shown = (each for each in reversed(kept) if is_shown(each, running))
-    messages = _ui_messages(session.id, shown, client.services.tools.tools())
+    messages = _ui_messages(session.id, shown, client.services.tools.tools(client.caller))
     if before is None and messages and session.pending_plan is not None:
         last = messages[-1]
         if last.role == "user" and running is None:  # its turn has failed or was cancelled, and the plan waits still

@@ -1,8 +1,8 @@
 """An MCP server at which each user logs in: a bounded number of connections, one per user, opened by a call.
 
 A connection carries only its user's calls, with the token of one login, renewed once if the server refuses it: a
-refused request has not run, so it is sent again. The tools are those that any connection listed last, since a list for
-each user would cost every turn a query; before that there is one, to log in. Owns `mcp_tool_lists`, by address.
+refused request has not run, so it is sent again. A user has the tools that their own connection listed here last;
+before it, those of `mcp_tool_lists`, which this owns, by address: a list for each user would cost every turn a query.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from segue.mcp.tool_mapping import tools_of
 
 LOOK_EVERY_S: Final = 10.0
 MAX_CONNECTIONS: Final = 50
+MAX_OWN_LISTS: Final = 200  # of users, also of those whose connections were closed
 IDLE_S: Final = 300.0
 _CLOSE_S: Final = 5.0
 _TOOLS: Final = TypeAdapter(list[McpTool])
@@ -207,7 +208,8 @@ class PersonalServer:
         connect = partial(self.supervised, accept=lambda _, tools: tuple(tools))
         url, grants = self.config.url or "", self.logins.grants
         self._connections = UserConnections(self.name, url, grants, connect, self.timeout_s)
-        self.listed: list[McpTool] | None = None
+        self.listed: list[McpTool] | None = None  # of `tools`, for users who have no own
+        self._own: OrderedDict[str, tuple[list[McpTool], tuple[Tool, ...]]] = OrderedDict()
         self._left_out: list[LeftOut] = []
         self._listed_at: datetime | None = None
         self._stopping = asyncio.Event()
@@ -255,7 +257,11 @@ class PersonalServer:
         access = await self._access(owner)
         if access is not None:
             async with self._connections.of(owner, access) as supervisor:
-                await self._take_over(supervisor)
+                await self._take_over(owner, supervisor, is_new=True)
+
+    def tools_of(self, owner: str) -> tuple[Tool, ...]:
+        """Returns the tools as the user's connection has listed them, else those for all."""
+        return self._own[owner][1] if owner in self._own else self.tools
 
     async def _follow_list(self) -> None:
         url = self.config.url or ""
@@ -279,10 +285,18 @@ class PersonalServer:
         self.listed, self._listed_at = listed, at
         self.tools = self.accept(self, made)
 
-    async def _take_over(self, supervisor: Supervisor) -> None:
-        """Offers to all what one user's connection has listed, here and in other processes."""
-        listed = supervisor.listed
-        if listed is None or listed == self.listed:
+    async def _take_over(self, owner: str, supervisor: Supervisor, *, is_new: bool = False) -> None:
+        """Offers to a user what their connection has listed: to all others too, here and in other processes, if the
+        user has just logged in, or had the same as they until now.
+        """
+        listed, before = supervisor.listed, self._own.get(owner, (None,))[0]
+        if listed is None or (listed == before and not is_new):
+            return
+        own = [replace(tool, run=partial(self._run, tool.spec)) for tool in supervisor.tools]
+        self._own[owner] = listed, (self._login_tool(), *own)
+        if len(self._own) > MAX_OWN_LISTS:
+            self._own.popitem(last=False)
+        if listed == self.listed or not (is_new or self.listed in (None, before)):
             return
         tools = _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True)
         row = {"server": self.name, "url": self.config.url or "", "tools": tools, "listed_at": func.clock_timestamp()}
@@ -330,7 +344,7 @@ class PersonalServer:
         async with self._connections.of(context.owner, access) as supervisor:
             if supervisor.state != "ready" and await self._access(context.owner) is None:
                 raise await self._needs_login(context)
-            await self._take_over(supervisor)
+            await self._take_over(context.owner, supervisor)
             yield supervisor, access
 
     async def _access(self, owner: str) -> Access | None:
