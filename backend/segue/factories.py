@@ -320,8 +320,7 @@ def _triggers(settings: Settings, database: Database, cache: Cache, clock: Clock
         from segue.mcp.oauth.login_tokens import Seal  # noqa: PLC0415 (cryptography is slow to import)
 
         seal = Seal(settings.mcp_token_keys)
-    zone = settings.session_time_zone
-    return Triggers(database, turns, Rates(cache), seal, settings, settings.base_url, zone, clock)
+    return Triggers(database, turns, Rates(cache), seal, settings, settings.base_url, settings.session_time_zone, clock)
 
 
 async def _speakers(

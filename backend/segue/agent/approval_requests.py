@@ -131,8 +131,7 @@ async def offer_asking(connection: AsyncConnection, turn: TurnCalls, call: Ready
     """
     step, asking = _step(turn, call), turn.asking
     if asking is not None:
-        moved = add_steps(asking.plan, [step])
-        turn.asking = await store.swap(connection, asking, moved, tool_hash=asking.tool_hash)
+        turn.asking = await store.swap(connection, asking, add_steps(asking.plan, [step]), tool_hash=asking.tool_hash)
         return
     offered = _new(turn.context, _wanted(turn), _origin(turn.state), (step,))
     stored = await store.offer(connection, offered, turn.context.turn)

@@ -254,8 +254,7 @@ class Proposal(Terms):
     def values(self) -> list[Scalar]:
         """The values in its bounds."""
         told = ([each.equals, *(each.one_of or ()), each.max, each.prefix] for each in self.args.values())
-        sums = [self.sum.max] if self.sum else []
-        return [value for each in (*told, sums) for value in each if value is not None]
+        return [value for each in (*told, [self.sum.max] if self.sum else []) for value in each if value is not None]
 
     @property
     def whole(self) -> dict[str, Any]:

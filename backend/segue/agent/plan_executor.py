@@ -351,8 +351,7 @@ async def _hold_for_yes(
     if run.stored.grants(step, run.turn_id) and run.stored.tool_hash not in (None, definition):
         run.changed = "tool_changed"
         await _note_differences(run, {tool.spec.name: run.stored.tool_hash or ""})
-    origin = known or await find_origins(run.turn, args, tool.spec.input_schema)
-    of_others = {"args_origin": origin, "waits_for": waits}
+    of_others = {"args_origin": known or await find_origins(run.turn, args, tool.spec.input_schema), "waits_for": waits}
     await _hold(run, step, tool_hash=definition, args=args, requires_confirmation=True, **of_others)
 
 

@@ -318,8 +318,7 @@ class ToolChooser:
         """Returns the names of tools that may be offered, best first."""
         # Those of the client's page are in every request of the turn, and no index keeps what a client writes.
         specs = [tool.spec for tool in tools.values() if tool.spec.source not in (_BUILTIN, PAGE)]
-        ranked = await self._rank(specs, text)
-        return [name for name in ranked if not is_blocked(self._guard.state(tools[name].spec))]
+        return [name for name in await self._rank(specs, text) if not is_blocked(self._guard.state(tools[name].spec))]
 
     def _counted(self, specs: Iterable[ToolSpec]) -> int:
         return min(self._tokens(specs), int(self._budget * GROWN_TOKENS))

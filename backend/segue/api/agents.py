@@ -62,8 +62,7 @@ async def list_agents(services: ServicesDep, identity: IdentityDep, _: AnyLimit 
 @router.get("/{agent_id}")
 async def get_agent(agent_id: AgentId, services: ServicesDep, identity: IdentityDep) -> AgentDescription:
     """Shows an agent."""
-    speaker = services.agents.check(agent_id, identity.user, identity.groups, status=404)
-    return _described(services, speaker, identity)
+    return _described(services, services.agents.check(agent_id, identity.user, identity.groups, status=404), identity)
 
 
 @router.post("/reload", responses=problems("forbidden", "agents_invalid"))

@@ -141,8 +141,7 @@ class Adoption:
             kept = sa.select(known.c.id).where(known.c.owner == self.to, known.c.superseded_by.is_(None))
             kept = kept.where(known.c.content_hash == table.c.content_hash)
             values["superseded_by"] = sa.func.coalesce(table.c.superseded_by, kept.scalar_subquery())
-        moved = (await connection.execute(sa.update(table).where(*given).values(values))).rowcount
-        return table.name, moved, left_out
+        return table.name, (await connection.execute(sa.update(table).where(*given).values(values))).rowcount, left_out
 
     def _count(self, moves: Iterable[Moved]) -> None:
         for name, moved, left_out in moves:

@@ -143,8 +143,7 @@ class Cache(_Client):
 
     async def take(self, key: str, holder: str, *, ttl_s: float) -> bool:
         """Returns whether the holder got the lease. If Redis cannot be asked, every caller gets it."""
-        taken = await self._attempt("SET", key, holder, "NX", "PX", math.ceil(ttl_s * 1000))
-        return bool(taken) or self.degraded
+        return bool(await self._attempt("SET", key, holder, "NX", "PX", math.ceil(ttl_s * 1000))) or self.degraded
 
     async def give_back(self, key: str, holder: str) -> None:
         await self.evaluate(SCRIPTS["give_back"], (key,), holder)

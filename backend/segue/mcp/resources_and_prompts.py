@@ -110,8 +110,7 @@ class Offers:
 
     async def fill(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
         """Raises ToolFailed if the server does not, or has too much to say."""
-        given = dict(arguments)
-        result = await self._ask("prompts/get", lambda client: client.session.get_prompt(name, given))
+        result = await self._ask("prompts/get", lambda client: client.session.get_prompt(name, dict(arguments)))
         said = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
         if sum(len(each.content) for each in said) > MAX_FILLED_CHARS:
             raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")

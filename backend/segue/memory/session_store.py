@@ -157,8 +157,7 @@ def title_due_in_copy() -> sa.ColumnElement[datetime | None]:
 
 def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[datetime | None]:
     """What the statement that finishes a turn sets, if titles are improved."""
-    answered = improves & (sessions.c.title_due_at == _UNANSWERED)
-    return sa.case((answered, sa.func.now()), else_=sessions.c.title_due_at)
+    return sa.case((improves & (sessions.c.title_due_at == _UNANSWERED), sa.func.now()), else_=sessions.c.title_due_at)
 
 
 async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:

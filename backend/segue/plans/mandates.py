@@ -322,8 +322,7 @@ async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], 
     for row in rows:
         about = {"mandate_id": row.id, "tool": row.tool, "scope": _scope(row)}
         act: Literal["give_mandate", "revoke_mandate"] = "give_mandate" if what == "given" else "revoke_mandate"
-        user = Operator(row.owner)
-        await record_act(connection, user, act, session_id=row.session_id, tool=row.tool, details=about)
+        await record_act(connection, Operator(row.owner), act, session_id=row.session_id, tool=row.tool, details=about)
         event = f"{row.id}_{what}_{row.definition[:8]}"
         await mandate_changed(connection, what, event, row.owner, about, session_id=row.session_id)
 

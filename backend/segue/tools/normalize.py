@@ -274,8 +274,7 @@ def read_payload(kind: PayloadKind, text: str) -> Payload:
 def without_value(payload: Payload) -> Payload:
     """Returns the payload as a child process hands it over: without what takes long to be taken."""
     shown = payload.shown if isinstance(payload.shown, str) else None
-    images = tuple(part for part in payload.parts if part.kind in IMAGES)
-    return replace(payload, value=None, shown=shown, parts=images)
+    return replace(payload, value=None, shown=shown, parts=tuple(part for part in payload.parts if part.kind in IMAGES))
 
 
 def no_payload() -> Payload:

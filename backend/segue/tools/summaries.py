@@ -353,8 +353,7 @@ def _name_of(item: Any) -> str | None:
     match item:
         case dict():
             others = (key for key in islice(item, MAX_KEYS_READ) if kind_of_key(key[:MAX_NAME_CHARS]) is not None)
-            keys = chain(_NAMES, others, _KINDS)
-            named = (item[key] for key in keys if isinstance(item.get(key), str | int | float))
+            named = (item[key] for key in chain(_NAMES, others, _KINDS) if isinstance(item.get(key), str | int | float))
             return next((one_line(str(name), MAX_NAME_CHARS) for name in named if str(name).strip()), None)
         case str() | int() | float():
             return one_line(str(item), MAX_NAME_CHARS)

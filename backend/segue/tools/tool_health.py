@@ -145,8 +145,7 @@ def _reason_it_may_run(own: ToolHealth, settings: ToolSettings) -> str | None:
 
 
 def needs_reset(health: ToolHealth) -> bool:
-    held_against = health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
-    return health.status != "available" or held_against
+    return health.status != "available" or health.consecutive_failures > 0 or health.reason_code == "state_unreadable"
 
 
 def is_blocked(state: ToolState) -> bool:

@@ -74,8 +74,7 @@ async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None
 
 def _starting() -> ReturningInsert[str]:
     fenced = sa.select(turns.c.session_id).where(*IS_HELD).with_for_update(read=True).cte("fenced")
-    session = sa.update(sessions).where(sessions.c.id == fenced.c.session_id)
-    counted = session.values(next_seq=sessions.c.next_seq + 1)
+    counted = sa.update(sessions).where(sessions.c.id == fenced.c.session_id).values(next_seq=sessions.c.next_seq + 1)
     allocated = counted.returning((sessions.c.next_seq - 1).label("seq")).cte("allocated")
     said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
     texts, objects = ("id", "tool_name", "mandate_id"), ("args", "covered", "effect", "approval")

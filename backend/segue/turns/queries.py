@@ -212,8 +212,7 @@ async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
 async def sessions_of_open(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, str | None]:
     """Returns the session in which each turn is open, None for one that has ended. One without a row is left out."""
     statement = select(turns.c.id, turns.c.status, turns.c.session_id).where(turns.c.id.in_(turn_ids))
-    rows = await connection.execute(statement)
-    return {row.id: row.session_id if row.status in NOT_ENDED else None for row in rows}
+    return {row.id: row.session_id if row.status in NOT_ENDED else None for row in await connection.execute(statement)}
 
 
 async def first_open_turn(connection: AsyncConnection, session_id: str) -> str | None:

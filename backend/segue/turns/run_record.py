@@ -201,8 +201,7 @@ class StoredRun(NamedTuple):
     def timeline(self, report: session.TurnReport | None) -> telemetry.RunTimeline:
         answered_by, nodes = report.model if report else "", (telemetry.NodeRun(*node) for node in self.nodes)
         calls = (call._asdict() | {"model": call.model or answered_by} for call in self.model_calls)
-        runs = tuple(telemetry.ModelRun(**call) for call in calls)
-        return telemetry.RunTimeline(tuple(nodes), runs, self.left_out)
+        return telemetry.RunTimeline(tuple(nodes), tuple(telemetry.ModelRun(**call) for call in calls), self.left_out)
 
     @property
     def prompt(self) -> session.PromptReport | None:

@@ -118,8 +118,7 @@ async def create_key(
     key = {"id": key_id, "owner": owner, "name": name, "digest": digest_of_secret(secret), "expires_at": expires_at}
     may = {"scopes": sorted(set(scopes)), "groups": sorted(set(groups)), "roles": sorted(set(roles))}
     made = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
-    row = (await connection.execute(made)).one()
-    return NewKey(_api_key(row), f"segue_{key_id.removeprefix('key_')}_{secret}")
+    return NewKey(_api_key((await connection.execute(made)).one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
 
 
 async def list_keys(

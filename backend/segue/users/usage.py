@@ -279,8 +279,7 @@ class Books:
         limit = "cost_per_day" if too_costly else "tokens_per_day"
         if among is not None:
             return turn_errors.service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
-        at_most = f"${cap.cost_per_day:f}" if too_costly else cap.tokens_per_day
-        return turn_errors.rate_limited(limit, at_most, wait_s)
+        return turn_errors.rate_limited(limit, f"${cap.cost_per_day:f}" if too_costly else cap.tokens_per_day, wait_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -358,8 +357,7 @@ class Account:
             async with self.booking():
                 pass
         except AppError as error:
-            lost = sum(each.tokens for each in self.unbooked.values())
-            log.warning("usage_not_booked", code=error.code, tokens=lost)
+            log.warning("usage_not_booked", code=error.code, tokens=sum(each.tokens for each in self.unbooked.values()))
 
     def _add_unbooked(self, charges: ChargesByDay) -> None:
         for key, charge in charges.items():

@@ -240,8 +240,7 @@ def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: 
             yield writer.end
         await note_heard(client, turn)
 
-    leaving = on_disconnect(client, turn)
-    return EventStream(frames(), headers=turn_headers(turn), farewell=writer.interrupted, **leaving)
+    return EventStream(frames(), headers=turn_headers(turn), farewell=writer.interrupted, **on_disconnect(client, turn))
 
 
 async def at_once(frames: bytes) -> AsyncIterator[bytes]:

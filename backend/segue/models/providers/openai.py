@@ -184,8 +184,7 @@ class OpenAIModel(ProviderModel):
             opened: AdaptedModel = await self._stack.enter_async_context(module.responses(self._options))
             return opened
         effort = "none" if name == NO_EFFORT else self._options.reasoning_effort
-        options = replace(self._options, reasoning_effort=effort)
-        return await self._stack.enter_async_context(chat_completions(options))
+        return await self._stack.enter_async_context(chat_completions(replace(self._options, reasoning_effort=effort)))
 
 
 @asynccontextmanager

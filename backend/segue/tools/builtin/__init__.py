@@ -18,5 +18,4 @@ def defined(name: str) -> ToolSpec:
     said = {key: value for key, value in row.items() if key not in ("args", "required", "is_open")}
     needed = {"required": row["required"]} if "required" in row else {}
     closed = {} if row.get("is_open") else {"additionalProperties": False}
-    schema = {"type": "object", "properties": row["args"], **needed, **closed}
-    return ToolSpec(name=name, input_schema=schema, **said)
+    return ToolSpec(name=name, input_schema={"type": "object", "properties": row["args"], **needed, **closed}, **said)
