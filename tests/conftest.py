@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from segue.log import log
 from tests.support import fork_server, kept_connections, memory, statements, sweeps
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
+from tests.support.patience import patient_with_stores
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
@@ -266,6 +268,13 @@ def settings(
     return base_settings.model_copy(
         update={**stores, "openai_base_url": provider.base_url, "mcp_config": tmp_path / "mcp.json"}
     )
+
+
+@pytest.fixture(autouse=True)
+def waits_for_stores(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Longer than in production, but for tests of what becomes of a store that does not answer: they are `hasty`."""
+    with nullcontext() if request.node.get_closest_marker("hasty") else patient_with_stores():
+        yield
 
 
 @pytest.fixture

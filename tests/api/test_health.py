@@ -68,6 +68,7 @@ async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:
     }
 
 
+@pytest.mark.hasty
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_without_postgres_it_refuses_quickly_and_comes_back_by_itself(
@@ -142,6 +143,7 @@ async def test_while_the_turns_are_locked_it_is_not_ready_and_says_so(client: Cl
     await until(is_ready)
 
 
+@pytest.mark.hasty
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_without_redis_it_stays_ready_and_answers_with_what_postgres_knows(

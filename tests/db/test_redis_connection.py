@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
@@ -37,6 +38,7 @@ async def clients(url: str) -> AsyncIterator[tuple[RedisServer, Cache, Streams, 
             await client.close()
 
 
+@pytest.mark.hasty
 async def test_all_clients_wait_once_for_a_redis_that_is_frozen_and_ask_again_once_it_answers(redis_url: str) -> None:
     async with (
         proxied(Path(redis_url.removeprefix("unix://"))) as door,

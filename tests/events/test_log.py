@@ -138,6 +138,7 @@ def behind(settings: Settings, proxy: Proxy) -> Settings:
     return settings.model_copy(update={"redis_url": SecretStr(f"redis://127.0.0.1:{proxy.port}")})
 
 
+@pytest.mark.hasty
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes"])
 async def test_without_redis_turns_are_answered_and_streamed_where_they_run(

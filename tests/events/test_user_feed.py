@@ -173,6 +173,7 @@ async def test_who_follows_while_redis_is_emptied_is_told_of_the_gap(
         assert (await stream.next()).event["session_id"] == session
 
 
+@pytest.mark.hasty
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "freezes"])
 async def test_without_redis_a_stream_opens_and_goes_on_after_a_gap(settings: Settings, outage: Any) -> None:

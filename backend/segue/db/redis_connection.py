@@ -176,9 +176,7 @@ class RedisServer:
         self._answers.set()
 
 
-def connections(
-    url: str, most: int, *, timeout_s: float = OPERATION_TIMEOUT_S, retries: int = 1
-) -> BlockingConnectionPool:
+def connections(url: str, most: int, *, timeout_s: float | None = None, retries: int = 1) -> BlockingConnectionPool:
     """Returns a pool of at most `most` connections; an operation waits for a free one."""
     watched = watched_by_sentinels(url)
     pool = BlockingConnectionPool.from_url(
@@ -186,7 +184,7 @@ def connections(
         protocol=2,  # with RESP3 redis-py fails the first command after the server has closed a connection
         max_connections=most,
         timeout=OPERATION_TIMEOUT_S,
-        socket_timeout=timeout_s,
+        socket_timeout=timeout_s or OPERATION_TIMEOUT_S,
         socket_connect_timeout=OPERATION_TIMEOUT_S,
         retry=Retry(ConstantBackoff(0.05), retries),
         driver_info=DRIVER,
