@@ -27,7 +27,7 @@ from segue.log import log
 from tests.support import fork_server, kept_connections, memory, statements, sweeps
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
-from tests.support.patience import patient_with_stores
+from tests.support.patience import PATIENCE_S, patient_with_stores
 from tests.support.provider import Provider, scripted_provider
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf, serving_shelf
@@ -275,6 +275,12 @@ def waits_for_stores(request: pytest.FixtureRequest) -> Iterator[None]:
     """Longer than in production, but for tests of what becomes of a store that does not answer: they are `hasty`."""
     with nullcontext() if request.node.get_closest_marker("hasty") else patient_with_stores():
         yield
+
+
+@pytest.fixture
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done as often as the lease of a turn has it comes often, and yet no lease lapses on a busy machine."""
+    monkeypatch.setattr("segue.turns.turn_settings.LEASE_SHARE", 5 * PATIENCE_S)
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 RULE = """
 [[agents.segue.approvals]]
 tool = "pay"

@@ -204,6 +204,7 @@ async def test_a_tool_that_fails_for_all_shows_until_it_is_reset(
 
 
 @pytest.mark.sweep
+@pytest.mark.usefixtures("long_leases")
 async def test_what_upkeep_removes_is_counted_with_its_size(settings: Settings, provider: Provider) -> None:
     use_toolbox(settings)
     clock = Frozen()

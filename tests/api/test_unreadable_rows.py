@@ -232,6 +232,7 @@ async def test_a_call_that_was_cut_off_and_cannot_be_read_is_not_run_again(
     assert "do not repeat it unasked" in str(provider.about("What time is it?")[-1]["messages"])
 
 
+@pytest.mark.usefixtures("long_leases")
 async def test_a_summary_goes_on_behind_a_turn_that_cannot_be_read(settings: Settings, provider: Provider) -> None:
     provider.summary = says("They looked for things.")
     soon = settings.model_copy(update={"turn_lease_s": 0.5})

@@ -19,6 +19,8 @@ from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.results import use_toolbox
 from tests.support.service import Client, running
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 RULE = """
 [[agents.segue.approvals]]
 tool = "refund"

@@ -33,6 +33,8 @@ from tests.support.receiver import SECRET
 from tests.support.server import serving
 from tests.support.service import Client, running
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 PAGE = (ROOT / "docs/approvals.md").read_text("utf-8")
 [RULE] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PEOPLE = {"sara": {"slack": "U012AB3CD", "mail": "sara@acme.example"}, "zoe": {"mail": "zoe@acme.example"}}

@@ -25,6 +25,8 @@ from tests.support.shelf import Shelf
 from tests.support.stores import Stores
 from tests.support.streams import listening
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 PAGE = (ROOT / "docs/unattended.md").read_text("utf-8")
 REPORT, THREE_A_DAY = (json.loads(each) for each in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 PEOPLE = ("ann", "ben", "cem", "dora")

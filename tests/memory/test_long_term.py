@@ -31,6 +31,8 @@ from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into, named, plain
 from tests.support.sweeps import first
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 ABOUT = {
     "sea": ("sea", "sail", "boat"),
     "food": ("food", "eat", "fish", "peanut", "dinner"),

@@ -59,6 +59,7 @@ async def test_an_expired_result_is_gone_but_what_it_was_stays_listed(settings: 
 
 
 @pytest.mark.sweep
+@pytest.mark.usefixtures("long_leases")
 async def test_expired_payloads_are_deleted_and_their_calls_stay(settings: Settings, provider: Provider) -> None:
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
     often = settings.model_copy(update={"turn_lease_s": 0.2})

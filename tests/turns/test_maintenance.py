@@ -18,6 +18,8 @@ from tests.support.results import use_toolbox
 from tests.support.service import running
 from tests.support.stores import Stores, looking_into
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 DAYS = 30
 QUICK = {"turn_lease_s": 1}  # upkeep comes by four times a second
 REFUSES = """

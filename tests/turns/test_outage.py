@@ -23,6 +23,7 @@ from tests.support.service import Client, running
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into, plain, socket_of
 
+LONG = pytest.mark.usefixtures("long_leases")  # a turn waits for Postgres as long as it has its lease
 LEASE_S = 4
 FULL = """
 CREATE FUNCTION fills() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE SQLSTATE '53100'; END $$;
@@ -47,6 +48,7 @@ async def client(settings: Settings, database_url: str, postgres: Proxy, shelf: 
         yield served
 
 
+@LONG
 async def test_who_waits_for_an_answer_does_not_hear_of_an_outage_that_is_over_before_it(
     client: Client, provider: Provider, postgres: Proxy
 ) -> None:
@@ -70,6 +72,7 @@ async def test_who_waits_for_an_answer_does_not_hear_of_an_outage_that_is_over_b
     assert answer.json()["message"]["content"] == "a long thought"
 
 
+@LONG
 async def test_a_turn_waits_for_postgres_before_a_tool_after_its_effect_and_with_its_answer(
     client: Client, provider: Provider, postgres: Proxy, shelf: Shelf
 ) -> None:
@@ -95,6 +98,7 @@ async def test_a_turn_waits_for_postgres_before_a_tool_after_its_effect_and_with
     assert (turn["status"], turn["attempts"], shelf.effects) == ("completed", 1, ["stamp itm-1"])
 
 
+@LONG
 async def test_a_plan_goes_on_after_an_outage_in_each_of_its_steps(
     client: Client, provider: Provider, postgres: Proxy, shelf: Shelf
 ) -> None:

@@ -254,6 +254,7 @@ async def test_facts_and_summaries_are_charged_to_their_owner(settings: Settings
     assert (mine["key"], mine["llm_calls"]) == (session, len(provider.requests) + len(provider.summaries))
 
 
+@pytest.mark.usefixtures("long_leases")
 async def test_what_is_embedded_is_charged_as_a_model_of_its_own_in_the_session_it_was_for(
     settings: Settings, provider: Provider
 ) -> None:

@@ -44,10 +44,10 @@ async def recover_forever(
     while True:
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())
-            if time.monotonic() - swept >= presence.lease_s:
+            if time.monotonic() - swept >= deps.settings.turn_lease_s:
                 await _sweep(deps)
                 swept = time.monotonic()
-        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, presence.lease_s / 4))
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.settings.turn_lease_s / 4))
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:

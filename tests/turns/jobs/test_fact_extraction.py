@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from redis.asyncio import Redis
 from starlette.responses import Response
 
 from segue.agent.prompts import TEXTS
@@ -170,11 +169,14 @@ def with_shelf(settings: Settings, shelf: Shelf) -> Settings:
     return settings
 
 
-async def test_a_model_that_gives_no_answer_is_asked_again(settings: Settings, provider: Provider) -> None:
+@pytest.mark.usefixtures("long_leases")
+async def test_a_model_that_gives_no_answer_is_asked_again(
+    settings: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.factories.EXTRACTION_SHARE", 0.01)  # it is asked again when its lease is over
     broken = (fails(500), sse(delta(content='{"facts"'), ""))
     provider.will(says("Nice."), *broken, notes(fact("I have a cat")))
-    quick = settings.model_copy(update={"llm_timeout_s": 0.5, "turn_lease_s": 2.0})
-    async with running(quick) as client:
+    async with running(settings.model_copy(update={"turn_lease_s": 2})) as client:
         await client.chat(await client.new_session(), "I have a cat")
         await all_taken_in(settings)
         assert await known(client) == ["I have a cat"]
@@ -265,8 +267,6 @@ async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_r
             "MIGRATE_ON_START": "false",
             "OPENAI_BASE_URL": provider.base_url,
             "LLM_MODEL": "scripted",
-            "LLM_TIMEOUT_S": "1",
-            "TURN_LEASE_S": "1",
             "WEB_SEARCH_PROVIDER": "none",
         }
     )
@@ -282,8 +282,9 @@ async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_r
         await client.chat(await client.new_session(), "I have a cat")
         await provider.wait_for_requests(2)
         process.kill()
-    async with Redis.from_url(servers.redis_url, protocol=2) as redis:
-        await redis.flushall()
+    async with looking_into(settings) as stores:
+        await stores.database.execute("UPDATE turns SET facts_due_at = now()")  # its lease is over
+        await stores.redis.flushall()
     provider.will(notes(fact("I have a cat")))
     async with httpx2.AsyncClient(base_url=await asyncio.to_thread(process.start), timeout=30) as http:
         try:

@@ -24,6 +24,8 @@ from tests.support.service import Client, Process, running
 from tests.support.stores import Stores, looking_into
 
 TURNS_TO_FILL_A_WINDOW = 10
+QUICK = {"turn_lease_s": 0.5}  # a process looks for summaries that are due eight times a second
+LEASE_IS_OVER = "UPDATE sessions SET summary_due_at = now()"  # of the process that has begun a summary
 BOX = "a box of lamps for the hall was brought in and counted"
 
 
@@ -292,22 +294,25 @@ async def test_a_summary_that_fails_leaves_a_trimmed_window_and_is_not_tried_at_
     assert len(provider.summaries) == 1
 
 
+@pytest.mark.usefixtures("long_leases")
 @pytest.mark.sweep  # test_fact_extraction.py has a job of the same kind asked again
 async def test_a_summary_that_failed_is_made_later(settings: Settings, provider: Provider) -> None:
     provider.summary = fails(500)
-    soon = settings.model_copy(update={"llm_timeout_s": 0.5, "turn_lease_s": 0.5})
-    async with running(soon) as client, looking_into(settings) as stores:
+    async with running(settings.model_copy(update=QUICK)) as client, looking_into(settings) as stores:
         session = await client.new_session()
         await talk(client, provider, session, range(1, 11))
         await provider.wait_for_summaries(1)
         provider.summary = Response(packed(2), headers=GZIP, media_type="application/json")
+        await stores.database.execute(LEASE_IS_OVER)
         await provider.wait_for_summaries(2)
         provider.summary = says("better late")
+        await stores.database.execute(LEASE_IS_OVER)
         await summarised(stores, session)
         await talk(client, provider, session, range(11, 12))
     assert "better late" in provider.messages()[0]["content"]
 
 
+@pytest.mark.usefixtures("long_leases")
 @pytest.mark.sweep  # test_webhooks.py and test_fact_extraction.py kill a job in CI
 async def test_what_a_killed_process_left_is_summarised_by_the_next(
     settings: Settings, servers: ServerUrls, database_url: str, provider: Provider
@@ -327,8 +332,6 @@ async def test_what_a_killed_process_left_is_summarised_by_the_next(
         "WEB_SEARCH_PROVIDER": "none",
         "MIGRATE_ON_START": "false",
         "HISTORY_LIMIT": str(settings.history_limit),
-        "TURN_LEASE_S": "1",
-        "LLM_TIMEOUT_S": "2",
     }
     process = Process(environment)
     url = await asyncio.to_thread(process.start)
@@ -339,7 +342,8 @@ async def test_what_a_killed_process_left_is_summarised_by_the_next(
     process.kill()
     never.set()
     provider.summary = says("picked up")
-    async with running(settings.model_copy(update={"turn_lease_s": 1})) as client, looking_into(settings) as stores:
+    async with running(settings.model_copy(update=QUICK)) as client, looking_into(settings) as stores:
+        await stores.database.execute(LEASE_IS_OVER)
         await summarised(stores, session)
         await talk(client, provider, session, range(11, 12))
     assert len(provider.summaries) == 2

@@ -15,6 +15,8 @@ from tests.support.service import Client
 from tests.support.shelf import Shelf
 from tests.support.stores import looking_into
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
