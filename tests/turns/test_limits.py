@@ -21,8 +21,7 @@ from tests.support.service import Client, running
 from tests.support.steering import TIME, after
 from tests.support.stores import looking_into
 
-TWO_WAIT = """SELECT count(*) = 2 FROM pg_stat_activity
-WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
+OF_A_SESSION = "SELECT sessions.id%FOR NO KEY UPDATE%"
 NOWHERE = SecretStr("redis://127.0.0.1:1")
 
 
@@ -174,7 +173,11 @@ async def test_a_turn_that_two_requests_ran_again_at_once_keeps_its_place(
 ) -> None:
     held = Held()
     provider.will(fails(400))
-    async with running(limited(settings, concurrent_turns=2)) as client, looking_into(settings) as stores:
+    async with (
+        running(limited(settings, concurrent_turns=2)) as client,
+        looking_into(settings) as stores,
+        looking_into(settings) as others,
+    ):
         session = await client.new_session()
         assert (await client.send(session, "first")).status_code >= 500
         [failed] = await client.turns(session)
@@ -183,7 +186,7 @@ async def test_a_turn_that_two_requests_ran_again_at_once_keeps_its_place(
         async with stores.database.transaction():
             await stores.database.execute("SELECT FROM sessions WHERE id = $1 FOR UPDATE", session)
             both = {asyncio.create_task(retry(client, session, failed["turn_id"], **headers)) for _ in range(2)}
-            await until(partial(stores.database.fetchval, TWO_WAIT))
+            await others.until_locked(OF_A_SESSION, 2)
         if key is None:
             [refused], both = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             assert code(refused.result()) == (409, "turn_in_progress")

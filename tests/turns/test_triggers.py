@@ -4,7 +4,6 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import httpx2
@@ -118,7 +117,8 @@ async def test_an_event_that_comes_twice_at_one_moment_takes_one_place(
         async with stores.database.transaction(), looking_into(settings) as others:
             await stores.database.execute("LOCK TABLE sessions IN EXCLUSIVE MODE")
             both = [asyncio.create_task(send(client, trigger, b"{}", clock=clock)) for _ in range(2)]
-            await until(partial(others.database.fetchval, "SELECT count(*) = 2 FROM pg_locks WHERE NOT granted"))
+            await others.until_locked("INSERT INTO sessions%")
+            await others.until_locked("SELECT triggers.%FOR UPDATE%")
         same, other = [(await each).json() for each in both], await send(client, trigger, b"{}", clock=clock, event="2")
         assert (same[0], other.status_code) == (same[1], 202)
         go.set()
@@ -134,7 +134,7 @@ async def test_an_event_that_waits_while_its_user_is_erased_begins_nothing_and_l
         async with stores.database.transaction(), looking_into(settings) as others:
             await stores.database.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", LOCAL_USER)
             waiting = asyncio.create_task(send(client, trigger, b"zitronenfalter", clock=clock))
-            await until(partial(others.database.fetchval, "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted"))
+            await others.until_locked("%advisory%")
             erased = await client.http.delete("/me", params={"confirm": LOCAL_USER})
             assert (erased.status_code, erased.json()["rows"]["triggers"]) == (200, 1)
         answer = await waiting
