@@ -244,6 +244,7 @@ def test_every_command_has_its_help(name: str) -> None:
     result = CliRunner().invoke(app, [name, "--help"])
     assert result.exit_code == 0
     assert COMMANDS[name]["help"].split(".")[0] in " ".join(result.output.split())
+    assert "completion" not in result.output  # it is of `segue` alone
 
 
 def test_a_port_that_is_taken_is_a_sentence_that_names_the_setting() -> None:

@@ -43,7 +43,7 @@ def init(
     typer.echo("Change what you need, then run `segue serve`.")
 
 
-agents = typer.Typer(no_args_is_help=True)
+agents = typer.Typer(no_args_is_help=True, add_completion=False)
 agents.callback()(lambda: None)  # with a callback typer keeps the name of the one command
 
 
@@ -59,7 +59,7 @@ def check() -> None:
         typer.echo(f"{agent_id}  {agent.name}")
 
 
-receipts = typer.Typer(no_args_is_help=True)
+receipts = typer.Typer(no_args_is_help=True, add_completion=False)
 receipts.callback()(lambda: None)  # the same
 
 

@@ -25,8 +25,8 @@ PlanArgument = Annotated[str, typer.Argument(help="The id of a plan that `segue 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask once more.")]
 ServerName = Annotated[str, typer.Argument(help="A server of mcp.json with `oauth`.")]
 
-approvals = typer.Typer()
-mcp = typer.Typer(no_args_is_help=True)
+approvals = typer.Typer(add_completion=False)
+mcp = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @approvals.callback(invoke_without_command=True)

@@ -103,7 +103,7 @@ def _one_of(is_one: Callable[[str], bool]) -> Callable[[str], str]:
 UserOption = Annotated[str, typer.Option("--user", help="The user.", callback=_one_of(is_owner))]
 AtMost = Annotated[int | None, typer.Option(min=0, max=2**53)]
 
-users = typer.Typer(no_args_is_help=True)
+users = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @users.command("adopt")
@@ -228,7 +228,7 @@ def _print_counts(rows: Mapping[str, int], *, err: bool = False) -> None:
 
 # --- keys ---
 
-keys = typer.Typer(no_args_is_help=True)
+keys = typer.Typer(no_args_is_help=True, add_completion=False)
 
 KeyArgument = Annotated[str, typer.Argument(help="The id that `segue keys list` shows.")]
 ValidDays = Annotated[int | None, typer.Option(min=1, max=36_500, help="How long it works; without this, for ever.")]
