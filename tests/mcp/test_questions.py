@@ -305,6 +305,27 @@ async def test_a_tool_that_asks_in_the_middle_of_its_call_is_reached_over_the_ol
             await tool(servers, "compose").run({}, WHO)
 
 
+async def test_a_tool_that_can_ask_over_no_protocol_is_called_anew_over_the_older_one_once(tmp_path: Path) -> None:
+    """A server without sessions has no way to ask: over the older protocol too."""
+    tried, pizza = list[str](), {"what": "pizza"}
+    server = MCPServer("asking", log_level="CRITICAL")
+
+    @server.tool(annotations=ToolAnnotations(destructive_hint=False))
+    async def deliver(what: str, context: Context) -> str:
+        """Deliver something."""
+        tried.append(what)
+        return str(await context.elicit(f"Where to bring {what}?", Address))
+
+    async with (
+        serving(server.streamable_http_app(stateless_http=True)) as url,
+        connected(tmp_path, url=f"{url}/mcp") as servers,
+    ):
+        for calls_made in (2, 3, 4):
+            with pytest.raises(ToolRetry, match="does not get"):
+                await tool(servers, "deliver").run(pizza, WHO)
+            assert len(tried) == calls_made
+
+
 @pytest.fixture
 def asking_settings(settings: Settings, tmp_path: Path) -> Settings:
     configured(tmp_path)

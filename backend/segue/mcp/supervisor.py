@@ -158,13 +158,11 @@ class Supervisor:
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, also for what `check` refuses once there is a connection,
         ToolFailed, ToolAsks; cancelling it cancels the remote call.
-
         Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
         not run for want of a connection or session is made once more, and one that was lost if its tool may repeat.
         So is one that could not ask, over a connection of before 2026-07-28, as every one is from then on.
         """
-
-        name = spec.original_name
+        name, was_as_before = spec.original_name, self._as_before
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
             self.check(spec)
@@ -174,10 +172,12 @@ class Supervisor:
             result = await self._ask(name, request, report)
         except (NotSent, Lost, CannotAsk) as failed:
             repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
-            if isinstance(failed, CannotAsk):
-                self._as_before = True
-                self.reconnect()
-            elif (isinstance(failed, Lost) and not repeats) or not await self._answers_again():
+            has_run = isinstance(failed, CannotAsk) or (isinstance(failed, Lost) and not repeats)
+            if isinstance(failed, CannotAsk) and not was_as_before:
+                if not self._as_before:  # a call beside this one may have been quicker
+                    self._as_before = True
+                    self.reconnect()
+            elif has_run or not await self._answers_again():
                 raise
             log.info("mcp_call_repeated", server=self.name, tool=name)
             result = await self._ask(name, request, report)
