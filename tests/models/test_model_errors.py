@@ -56,6 +56,7 @@ ERRORS = {
     "too many requests": (429, "rate_limit_exceeded", "Slow down.", "Slow down.", True),
     "broken": (500, "server_error", "Oops.", "Oops.", True),
     "a bad gateway": (502, None, "Bad gateway", "HTTP 502", True),
+    "a gateway that names the address": (502, None, 'Post "https://ai.example/v1/responses": EOF', "HTTP 502", True),
     "overloaded": (529, "overloaded_error", "Overloaded", "HTTP 529", True),
 }
 # What is said under a status that means something else, or with a code of the provider's own; and what is told.
