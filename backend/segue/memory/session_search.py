@@ -2,9 +2,11 @@
 letters: no stemmer knows every language, and an index of word parts would outgrow all others. The work is bounded.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final
 from unicodedata import normalize
 
@@ -23,6 +25,7 @@ MOST_MESSAGES: Final = 10_000
 SNIPPET_CHARS: Final = 160
 PASSAGE_CHARS: Final = 600
 MOST_WORDS: Final = 20
+_MARKS: Final = "[\u0300-\u036f\u064b-\u0655]*"  # accents of Latin letters, vowels of Arabic
 _AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 
@@ -135,9 +138,22 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
     return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)
 
 
+def _alike() -> dict[str, str]:
+    """Returns by letter those that a search takes for it: devices write ’ for ', and people e for è."""
+    latin_and_arabic = filter(str.isalpha, map(chr, (*range(0x61, 0x250), *range(0x621, 0x64B))))
+    plain = {letter: normalize("NFD", letter)[0] for letter in latin_and_arabic}
+    plain |= {"'": "'", "’": "'", "ى": "ي", "ة": "ه"}
+    groups = {key: "".join(each) for key, each in groupby(sorted(plain, key=plain.__getitem__), plain.__getitem__)}
+    return {letter: f"[{groups[key]}]{_MARKS}" for letter, key in plain.items()}
+
+
+_ALIKE: Final = _alike()
+
+
 def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
-    """Returns where a word stands in any case, from 1, or 0. PostgreSQL's small letters are not always Python's."""
-    # Devices write ’ for ', and some è in two parts.
-    spellings = (word, word.replace("'", "’"), word.replace("’", "'"))
-    forms = dict.fromkeys(form for each in spellings for form in (each, normalize("NFC", each), normalize("NFD", each)))
-    return sa.func.greatest(*(sa.func.strpos(sa.func.lower(text), sa.func.lower(each)) for each in forms))
+    """Returns where a word stands, in any case and with any accents, from 1, or 0. PostgreSQL's small letters are not
+    always Python's, and some devices write è, and others 가, in parts.
+    """
+    letters = (_ALIKE.get(letter.lower(), re.escape(letter)) for letter in normalize("NFC", word))
+    pattern = "|".join(("".join(letters), re.escape(word), re.escape(normalize("NFD", word))))
+    return sa.func.regexp_instr(sa.func.lower(text), sa.func.lower(pattern))

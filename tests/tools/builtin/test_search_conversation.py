@@ -55,6 +55,7 @@ async def test_it_is_offered_behind_all_others_once_there_is_a_summary(
     ("query", "text"),
     [
         ("il codice di Città Alta", "Il codice di Città Alta è 7741."),
+        ("del codice di citta alta", "Il codice di Città Alta è 7741."),
         ("KEY of Rossi?", "Rossi has the key, since he lives there."),
         ("仓库密码", "仓库的密码是一二三四。"),
         ("رمز المستودع", "رمز المستودع هو 5512"),
