@@ -477,7 +477,7 @@ async def test_what_a_server_changes_for_a_user_whose_tools_were_those_of_all_is
 ) -> None:
     guarded = with_logins.model_copy(update={"auth": "api_key"})
     async with running(guarded) as service, AsyncExitStack() as stack:
-        keys = [await new_key(guarded, user, scopes) for user, scopes in (("ada", ()), ("bob", ["ops"]))]
+        keys = await new_key(guarded, "ada"), await new_key(guarded, "bob", ["ops"])
         ada, bob = [await stack.enter_async_context(speaking(service, key)) for key in keys]
         await log_in(ada, "ada")
         assert "This is ada." in await asks_who(ada, provider)

@@ -55,9 +55,9 @@ class ToolAvailability:
         closed = {name for name, tool in tools.items() if tool.audience and not tool.audience.admits(*who)}
         return {name: tool for name, tool in tools.items() if name not in closed} if closed else tools
 
-    def specs(self, name: str | None = None, *, owner: str | None = None, groups: Collection[str] = ()) -> Specs:
-        """Returns all tools by name or one, of those the `owner` may use if given. Raises AppError `unknown_tool`."""
-        tools = self.tools() if owner is None else self.tools_for(owner, groups)
+    def specs(self, name: str | None = None, *, owner: str = "", groups: Collection[str] | None = None) -> Specs:
+        """Returns all tools by name, or one; with `groups`, what the owner may use. Raises AppError `unknown_tool`."""
+        tools = self.tools(owner) if groups is None else self.tools_for(owner, groups)
         specs = {tool.spec.name: tool.spec for tool in tools.values()}
         if name is None:
             return specs
@@ -78,7 +78,7 @@ class ToolAvailability:
         }
 
     async def session_states(
-        self, session_id: str, owner: str | None = None, groups: Collection[str] = (), *, words: bool = True
+        self, session_id: str, owner: str = "", groups: Collection[str] | None = None, *, words: bool = True
     ) -> dict[str, ToolState]:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
         stored, holds = await self.database.read(tool_states.load_with_holds, session_id)

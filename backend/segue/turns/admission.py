@@ -288,7 +288,7 @@ async def _begin_decided(
     given: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
     await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **given)
     if button.remember:
-        await _remember(connection, owner, stored, tools, request.origin.groups, now=now)
+        await _remember(connection, owner, stored, tools, now=now)
     return admitted
 
 
@@ -300,13 +300,7 @@ def _message_of(button: Button, plan: Plan) -> str:
 
 
 async def _remember(
-    connection: AsyncConnection,
-    owner: str,
-    stored: StoredPlan,
-    tools: ToolAvailability,
-    groups: Collection[str],
-    *,
-    now: datetime,
+    connection: AsyncConnection, owner: str, stored: StoredPlan, tools: ToolAvailability, *, now: datetime
 ) -> None:
     """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
     `unknown_tool` if it is gone, `invalid_request` if no tool was shown or it always asks.
@@ -315,7 +309,7 @@ async def _remember(
     if step is None or step.tool is None or stored.tool_hash is None:
         detail = "The question shows no definition of a tool that could be remembered. Decide without `remember`."
         raise InvalidRequest(detail)
-    if tools.specs(step.tool, owner=owner, groups=groups)[step.tool].always_asks:
+    if tools.specs(step.tool, owner=owner)[step.tool].always_asks:
         raise InvalidRequest(f"{step.tool} asks about each call: no yes to it is kept. Decide without `remember`.")
     of = connection, owner, stored.session_id, step.tool, stored.tool_hash
     await mandates.remember(*of, plan_id=stored.plan.id, now=now)

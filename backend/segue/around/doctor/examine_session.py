@@ -52,7 +52,7 @@ async def look_at_session(
             ended = await last_ended(connection, session_id)
             summarised = await summary.summary_state(connection, session_id)
             share = await share_of_session(connection, session_id)
-        states = await tools.session_states(session_id, words=words)
+        states = await tools.session_states(session_id, owner, words=words)
     except NotFound:
         raise
     except AppError as error:
