@@ -186,8 +186,7 @@ def still_waiting(stored: StoredPlan, language: str) -> str:
 
 
 def _with_calls(said: str, stored: StoredPlan, language: str) -> str:
-    calls = (_call_line(stored, step, language) for step in stored.plan.waiting_steps)
-    return " — ".join(filter(None, (said, *calls)))
+    return " — ".join(filter(None, (said, *(_call_line(stored, step, language) for step in stored.plan.waiting_steps))))
 
 
 def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:

@@ -187,8 +187,7 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, 
     what its tools had done stands, and so does its plan.
     """
     request = client.request("", body, "retry", turn_id)
-    admitted = await client.services.turns.retry(client.caller, session_id, turn_id, request)
-    return await client.answer(admitted, body)
+    return await client.answer(await client.services.turns.retry(client.caller, session_id, turn_id, request), body)
 
 
 @router.post(

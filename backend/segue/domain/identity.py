@@ -52,8 +52,7 @@ def is_loopback(host: str) -> bool:
 
 def is_user(name: str) -> bool:
     """Whether a name is one printable line without white space at its ends, at most MAX_USER_CHARS long."""
-    is_line = 0 < len(name) <= MAX_USER_CHARS and name.isprintable() and name == name.strip()
-    return is_line and SPEAKS_FOR not in name
+    return 0 < len(name) <= MAX_USER_CHARS and name.isprintable() and name == name.strip() and SPEAKS_FOR not in name
 
 
 def is_owner(name: str) -> bool:

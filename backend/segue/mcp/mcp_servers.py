@@ -143,8 +143,7 @@ class McpServers:
 
     def _shared(self) -> "list[Supervisor]":
         """Returns those whose connection is for all users."""
-        each_logs_in = self.make_logins is not None
-        shared = (server for server in self.servers if server.config.oauth is None or not each_logs_in)
+        shared = (server for server in self.servers if server.config.oauth is None or self.make_logins is None)
         return [cast("Supervisor", server) for server in shared]
 
     async def prompts(self, owner: str, groups: Iterable[str]) -> list[McpPrompt]:

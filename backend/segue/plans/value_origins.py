@@ -103,8 +103,7 @@ def _wanted(args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every:
     unnamed = open_keys(args, schema) if schema is not None else {}
     parts = {path: [*([leaf] if every or _is_value(leaf) else []), *unnamed.get(path, ())] for path, leaf, _ in seen}
     found = [(path, wanted) for path, wanted in parts.items() if wanted]
-    left_out = len(found) > MAX_VALUES or len(seen) > MAX_LEAVES
-    return dict(found[:MAX_VALUES]) | ({REST: [REST]} if left_out else {})
+    return dict(found[:MAX_VALUES]) | ({REST: [REST]} if len(found) > MAX_VALUES or len(seen) > MAX_LEAVES else {})
 
 
 def _leaves(value: Any, path: str = "", keys: tuple[str, ...] = ()) -> Iterator[tuple[str, Any, tuple[str, ...]]]:

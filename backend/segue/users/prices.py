@@ -103,7 +103,6 @@ def read_prices(path: Path | None) -> Prices:
 def _price(where: str, given: Any) -> Price:
     if not isinstance(given, dict):
         raise BrokenPrices(f"{where} has to be a table with input, output and perhaps cached_input and cache_write.")
-    given = dict(given)
     tiers = given.pop("above", {})
     if unknown := next((key for key in given if key not in ("input", "output", "cached_input", "cache_write")), None):
         known = "input, cached_input, cache_write, output and above"

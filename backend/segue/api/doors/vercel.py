@@ -220,10 +220,9 @@ async def ui_chat(body: UiChat, client: ClientDep) -> Response:
         try:
             turn = await every_door.decide(client, session.id, decided.button, known, options)
         except StalePlan as stale:
-            if not decided.continues:
+            if not decided.continues:  # of a problem, pages show the JSON to their user
                 raise
-            told = {"type": "error", "errorText": stale.detail}  # of a problem, pages show the JSON to their user
-            chunks = frame(Entry(1, orjson.dumps(told))) + frame(Entry(2, DONE))
+            chunks = frame(Entry(1, orjson.dumps({"type": "error", "errorText": stale.detail}))) + frame(Entry(2, DONE))
             return Response(chunks, headers=UI_STREAM, media_type="text/event-stream")
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
