@@ -251,6 +251,7 @@ def base_settings() -> Settings:
         _env_file=None,
         llm_model="scripted",
         llm_max_retries=0,
+        llm_idle_timeout_s=2 * PATIENCE_S,  # a scripted answer may wait for all else that a test does
         history_limit=20,  # few turns fill it
         context_token_budget=8000,
         web_search_provider="none",

@@ -240,16 +240,20 @@ class Provider:
         return message_and_instruction(str(self.requests[request]["messages"][-1]["content"]))[1]
 
     async def wait_for_requests(self, count: int) -> None:
-        async with self.heard, asyncio.timeout(PATIENCE_S):
-            await self.heard.wait_for(lambda: len(self.requests) >= count)
+        await self.wait_until(lambda: len(self.requests) >= count)
 
     async def wait_for_request_about(self, part: str) -> None:
-        async with self.heard, asyncio.timeout(PATIENCE_S):
-            await self.heard.wait_for(lambda: self.about(part))
+        await self.wait_until(lambda: bool(self.about(part)))
 
     async def wait_for_summaries(self, count: int) -> None:
-        async with self.heard, asyncio.timeout(PATIENCE_S):
-            await self.heard.wait_for(lambda: len(self.summaries) >= count)
+        await self.wait_until(lambda: len(self.summaries) >= count)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Gives up if nothing is heard any more."""
+        async with self.heard:
+            while not condition():
+                async with asyncio.timeout(PATIENCE_S):
+                    await self.heard.wait()
 
     async def _answer(self, request: Request) -> Response:
         body = orjson.loads(await request.body())

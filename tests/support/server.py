@@ -9,6 +9,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from tests.support.patience import PATIENCE_S
+
 GRACE_S = 5
 
 
@@ -60,7 +62,7 @@ async def _is_up(server: _Server, task: asyncio.Task[None]) -> bool:
     """Returns once it takes requests, or has failed to start."""
     up = asyncio.create_task(server.up.wait())
     try:
-        await asyncio.wait({up, task}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({up, task}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         up.cancel()
     return server.up.is_set()
@@ -71,6 +73,8 @@ async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     """The base URL of `app`, its lifespan entered, until the block is left. `options` are uvicorn's."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A client may use a connection again just when the server closes it: who is quicker is not what is tested.
+    options = {"timeout_keep_alive": PATIENCE_S, **options}
     server = _Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none", **options))
     task = asyncio.create_task(_serve(server, listener))
     try:

@@ -80,13 +80,15 @@ class Stores:
             await self.database.execute(f"ALTER TABLE hidden RENAME TO {table}")
 
     async def until(self, query: str, *values: Any) -> Any:
-        """The first value of a query's first row, once a change to some table has made it true."""
+        """The first value of a query's first row, once a change to some table has made it true. Gives up if nothing
+        changes any more: a thousand turns take a busy machine minutes.
+        """
         changed = asyncio.Event()
         await self.database.add_listener(CHANNEL, lambda *_: changed.set())
-        async with asyncio.timeout(PATIENCE_S):
-            while not (found := await self.database.fetchval(query, *values)):
+        while not (found := await self.database.fetchval(query, *values)):
+            async with asyncio.timeout(PATIENCE_S):
                 await changed.wait()
-                changed.clear()
+            changed.clear()
         return found
 
     @asynccontextmanager

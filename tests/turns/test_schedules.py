@@ -34,6 +34,8 @@ from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf
 from tests.support.stores import Stores, looking_into
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 SOON = "2099-01-01T09:00:00Z"
 NIGHTLY = "0 3 * * *"
 DUE_AT_ONCE = 1000 if "SWEEP" in os.environ else 20
@@ -208,6 +210,7 @@ async def test_a_schedule_that_is_due_once_ends_and_each_of_its_turns_may_have_a
 
 
 @pytest.mark.sweep
+@pytest.mark.timeout(1800)
 async def test_two_instances_say_what_is_due_at_one_moment_once_each(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:

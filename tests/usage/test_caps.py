@@ -102,8 +102,7 @@ async def test_fifty_turns_at_once_in_two_processes_never_pass_the_cap(
 
         wanted = [(service, await service.new_session()) for service in (one, two) for _ in range(25)]
         sent = [asyncio.create_task(ask(*each)) for each in wanted]
-        async with provider.heard, asyncio.timeout(PATIENCE_S):
-            await provider.heard.wait_for(lambda: len(provider.requests) + ended == len(sent))
+        await provider.wait_until(lambda: len(provider.requests) + ended == len(sent))
         go.set()
         answers = await asyncio.gather(*sent)
         accepted = [answer for answer in answers if answer.status_code == 200]
