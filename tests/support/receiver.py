@@ -80,8 +80,8 @@ class Receiver:
             await self.came.wait_for(lambda: enough(self.posts))
         return self.posts
 
-    async def last_is(self, turn_id: str) -> None:
-        await self.until(lambda posts: bool(posts) and posts[-1].data["turn_id"] == turn_id)
+    async def until_told_of(self, turn_id: str) -> None:
+        await self.until(lambda posts: any(post.data.get("turn_id") == turn_id for post in posts))
 
     async def first(self, count: int) -> list[Post]:
         return (await self.until(lambda posts: len(posts) >= count))[:count]

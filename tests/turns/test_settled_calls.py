@@ -34,6 +34,7 @@ class Bank:
     """What it was told to pay, and what it says of that: by default the truth."""
 
     payments: list[str] = field(default_factory=list)
+    orders: list[str] = field(default_factory=list)  # paid once somebody has looked
     pays: bool = True
     says: str | None = None
 
@@ -53,19 +54,21 @@ async def pay(invoice: str) -> str:
 @tool(effect="read_only")
 async def paid(invoice: str) -> dict[str, str]:
     """Says whether an invoice is paid."""
-    return {"state": BANK.says or ("paid" if invoice in BANK.payments else "open")}
+    state = BANK.says or ("paid" if invoice in BANK.payments else "open")
+    BANK.payments, BANK.orders = [*BANK.payments, *BANK.orders], []
+    return {"state": state}
 
 
-@tool(effect="destructive", confirm=False, timeout_s=0.3, verify=CHECK)
+@tool(effect="destructive", confirm=False, timeout_s=2, verify=CHECK)
 async def order_payment(invoice: str) -> str:
     """Has an invoice paid a little later, and loses the connection at once."""
-    asyncio.get_running_loop().call_later(0.05, BANK.payments.append, invoice)
+    BANK.orders.append(invoice)
     raise ToolLost("The connection is gone.")
 
 
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[Client]:
-    BANK.payments, BANK.pays, BANK.says = [], True, None
+    BANK.payments, BANK.orders, BANK.pays, BANK.says = [], [], True, None
     async with running(settings, tools=[pay, paid, order_payment]) as client:
         yield client
 

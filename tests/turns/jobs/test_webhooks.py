@@ -32,6 +32,8 @@ from tests.support.service import Client, process, running
 from tests.support.shelf import Shelf
 from tests.support.stores import Stores
 
+pytestmark = pytest.mark.usefixtures("long_leases")
+
 NEW_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 LEASE_S = 2 * PATIENCE_S
 KILLS = 20 if "SWEEP" in os.environ else 1
@@ -45,7 +47,10 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 def told(settings: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What hangs hangs until the test says so, however long its other requests take."""
+    """What hangs hangs until the test says so, and what failed is tried again then, however long its other requests
+    take.
+    """
+    monkeypatch.setattr("segue.turns.jobs.webhooks.FIRST_WAIT_S", PATIENCE_S)
     monkeypatch.setattr("segue.factories.TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr("segue.turns.jobs.webhooks.TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr("segue.turns.jobs.webhooks.LEASE_S", LEASE_S)
@@ -193,7 +198,7 @@ async def test_a_receiver_that_fails_costs_its_session_a_wait_and_no_turn_and_no
             assert (seen["last_failure"]["session_id"], seen["last_failure"]["tries"]) == (broken, tries)
             assert seen["last_failure"]["next_try_at"] > seen["last_failure"]["failed_at"]
             fine = await asked(client, provider, other)
-            await receiver.last_is(fine)
+            await receiver.until_told_of(fine)
             assert await retry(client) == 2
         await stores.until("SELECT count(*) = 0 FROM webhook_events")
         posts = [post for post in receiver.posts if post.data["session_id"] == broken]
@@ -259,7 +264,7 @@ async def test_an_event_is_given_up_after_a_day_or_at_410_and_the_next_of_its_se
             await dropped.wait()
         await stores.until("SELECT count(*) = 0 FROM webhook_events")
         turns.append(await asked(client, provider, session))
-        await receiver.last_is(turns[-1])
+        await receiver.until_told_of(turns[-1])
         assert [post.data["turn_id"] for post in receiver.posts] == [turns[0], *turns]
         found = await scraped(client)
         outcomes = ("failed", "given_up", "gone", "delivered")
