@@ -730,7 +730,7 @@ async def test_tools_and_images_count_where_the_endpoint_counts_nothing(
 
 
 async def test_signs_of_life_keep_a_stream_alive(open_model: OpenModel, provider: Provider) -> None:
-    model = await open_model(idle_s=0.3, first_token_s=0.3)
+    model = await open_model(idle_s=0.7, first_token_s=0.7)
     comments = [piece for _ in range(8) for piece in (": PROCESSING\n\n", 0.1)]
     thinking = [piece for n in range(8) for piece in (delta(reasoning_content=str(n)), 0.1)]
     provider.will(sse(*comments, *thinking, *comments, delta(content="42"), delta("stop"), "data: [DONE]\n\n"))
@@ -764,7 +764,7 @@ async def test_a_stream_without_a_sign_of_life_is_not_waited_for_and_not_asked_f
 
 
 async def test_the_first_word_may_take_longer_than_a_pause(open_model: OpenModel, provider: Provider) -> None:
-    model = await open_model(idle_s=0.1)
+    model = await open_model(idle_s=0.3)
     provider.will(sse(delta(role="assistant", content=""), ": PROCESSING\n\n", 0.4, delta("stop", content="42")))
     assert (await asked(model, as_stream=True)).text == "42"
 

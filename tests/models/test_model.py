@@ -197,6 +197,7 @@ async def test_a_slow_provider_is_not_waited_for_longer_than_the_deadline(
         problem = await problem_of(client, session)
         assert (problem["status"], problem["code"]) == (504, "model_timeout")
         release.set()
+    async with running(settings) as client:
         assert (await client.chat(session, "and now?"))["message"]["content"] == "in time"
     assert [message["content"] for message in provider.messages()[1:]] == ["hello?", "and now?"]
 
@@ -439,7 +440,7 @@ async def test_a_model_that_is_silent_after_a_call_is_told_about_and_the_turn_co
         return says("too late")
 
     provider.will(calls(NOON), silent)
-    async with running(settings.model_copy(update={"llm_timeout_s": 0.3})) as client:
+    async with running(settings.model_copy(update={"llm_timeout_s": 2})) as client:
         answer = await client.chat(await client.new_session(), "What time is it?")
         release.set()
     assert answer["message"]["metadata"].items() >= {"written_by": "service", "problem": "model_timeout"}.items()

@@ -57,7 +57,7 @@ async def test_what_one_model_cannot_answer_another_does_and_is_named(
 ) -> None:
     provider.will(*replies, says("42"))
     given = {"llm_fallback_model": "spare", "llm_max_retries": 1}
-    given |= {"llm_timeout_s": 1.0} if never in replies else {}
+    given |= {"llm_timeout_s": 3} if never in replies else {}
     with capture_logs() as logs:
         async with running(settings.model_copy(update=given)) as client:
             answer = await answer_of(client, as_stream=as_stream)
@@ -132,7 +132,7 @@ async def test_fallbacks_are_asked_in_their_order_each_with_a_health_of_its_own(
 @pytest.mark.sweep
 async def test_three_models_share_one_deadline(settings: Settings, provider: Provider) -> None:
     provider.will(never, never, says("42"))
-    listed = {"llm_fallback_model": "spare,other", "llm_timeout_s": 1.5, "llm_max_retries": 0}
+    listed = {"llm_fallback_model": "spare,other", "llm_timeout_s": 6, "llm_max_retries": 0}
     async with running(settings.model_copy(update=listed)) as client:
         answer = await client.chat(await client.new_session(), "What is it?")
         NEVER.set()

@@ -450,7 +450,7 @@ async def test_an_endpoint_that_takes_neither_a_stream_nor_a_whole_answer_is_not
         said = '"No.", "param": "stream"' if "stream" in body else '"This model only support stream mode."'
         return fails(400, body=f'{{"error": {{"message": {said}}}}}')
 
-    model = await open_model(timeout_s=2)
+    model = await open_model(timeout_s=20)
     provider.always("", refuse)
     for as_stream in (False, True):
         assert "only support stream mode" in (await failure(model, as_stream=as_stream)).detail

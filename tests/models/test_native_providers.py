@@ -408,7 +408,7 @@ async def test_signs_of_life_keep_a_stream_alive_before_its_first_word_and_after
     settings_of: Settings, native: Native, api: NativeApi
 ) -> None:
     async def written() -> AsyncIterator[str]:
-        signs = [": keepalive\n\n", SIGNS_OF_LIFE[native.protocol]] * 2
+        signs = [": keepalive\n\n", SIGNS_OF_LIFE[native.protocol]] * 4
         begun = False
         for each in native.protocol.api().events(native.protocol.says("It is noon.")):
             is_first_word, begun = not begun and "delta" in each, begun or "delta" in each
@@ -421,7 +421,7 @@ async def test_signs_of_life_keep_a_stream_alive_before_its_first_word_and_after
                 await asyncio.sleep(0.1)
 
     api.will(StreamingResponse(written(), media_type="text/event-stream"))
-    short = settings_of.model_copy(update={"llm_first_token_timeout_s": 0.3, "llm_idle_timeout_s": 0.3})
+    short = settings_of.model_copy(update={"llm_first_token_timeout_s": 0.7, "llm_idle_timeout_s": 0.7})
     async with AsyncExitStack() as stack:
         model = await open_model(stack, short, short.llm_model, observe=unobserved, span=untraced)
         assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
