@@ -102,10 +102,10 @@ async def answered(client: Client, session: str) -> list[dict[str, Any]]:
     return [*await client.messages(session), *results["items"]]
 
 
+@pytest.mark.usefixtures("long_leases")
 async def test_a_backup_of_a_service_in_a_turn_goes_on_elsewhere_and_runs_nothing_twice(
     settings: Settings, servers: ServerUrls, provider: Provider, shelf: Shelf, tmp_path: Path, stores: Stores
 ) -> None:
-    settings = settings.model_copy(update={"turn_lease_s": 3})
     provider.will_to("Rossi", planned(THREE_STEPS))
     provider.will_to("brucia", calls(("mcp_burn_item", {"item_id": "itm-9"})))
     async with running(settings) as client, elsewhere(servers, settings) as other:
