@@ -135,4 +135,4 @@ def _words_of_requests() -> tuple[str, ...]:
 
 
 def _phrases(lexicon: Lexicon) -> list[str]:
-    return sorted({phrase for matcher in lexicon.phrases.values() for phrase in matcher.matches})
+    return sorted({phrase for matcher in lexicon.phrases.values() for phrase in matcher().matches})

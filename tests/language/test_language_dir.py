@@ -86,6 +86,7 @@ def test_a_language_that_does_not_ship_can_be_added(tmp_path: Path) -> None:
         ("lexikon", "", "lexikon.toml is no word list: those are actions.toml, "),
         ("multistep", '[it]\nactt = "daghe"', "multistep.toml cannot be used: it has 'actt', which none"),
         ("multistep", '[it]\nact = "a b"\ntell = "a b"', "has 'a b' in both 'act' and 'tell'"),
+        ("lexicon", '[it]\nyes = "a b"\nno = "a b"', r"\[it\] has 'a b' in both"),
         ("multistep", '[it]\nact = ["daghe"]', "'act' has to be a text"),
         ("multistep", 'it = "daghe"', "'it' has to be a table"),
         ("multistep", '[it]\nact = "daghe', "multistep.toml cannot be used: Unterminated string"),

@@ -9,8 +9,9 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from sys import intern
 from typing import Any, Final, Generic, TypeVar
@@ -64,7 +65,8 @@ def use_folder(folder: Path | None) -> None:
         words = _LISTS[path.name]
         try:
             own, shipped = tomllib.loads(path.read_text(encoding="utf-8")), load_toml(path.name)
-            found[words] = words.read(_merged(shipped, own, [shipped], words))
+            found[words] = read = words.read(_merged(shipped, own, [shipped], words))
+            _ = [made() for made in read.phrases.values()] if isinstance(read, Lexicon) else None  # to find its faults
         except KeyError as error:
             raise _invalid(f"{path} lacks {error} for a language of its own.") from error
         except (OSError, ValueError) as error:
@@ -204,9 +206,11 @@ def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """`phrases` finds kinds, `speakers` the languages of a word; `stretchable` has words by their squeezed form."""
+    """`phrases`, made when a language is heard, find kinds, and `speakers` the languages of a word; `stretchable` has
+    words by their squeezed form.
+    """
 
-    phrases: Mapping[str, PhraseMatcher[str]]
+    phrases: Mapping[str, Callable[[], PhraseMatcher[str]]]
     speakers: Mapping[str, tuple[str, ...]]
     stretchable: Mapping[str, str]
 
@@ -214,27 +218,23 @@ class Lexicon:
 def parse_lexicon(
     sections: Mapping[str, Any], *, kinds: frozenset[str], stretchable: frozenset[str] = frozenset()
 ) -> Lexicon:
-    """Reads languages, and `any` for what they share. Raises ValueError for unknown kinds and phrases in two lists."""
-    by_language: dict[str, dict[Joined, str]] = {}
-    for language, lists in sections.items():
-        folded = {kind: fold(words) for kind, words in lists.items()}  # a list at once: word by word takes a second
-        by_language[language] = kinds_by_phrase(language, folded, kinds, phrase_of=split_folded)
-    shared = by_language.get(ANY_LANGUAGE, {})
-    speakers: dict[str, tuple[str, ...]] = {}
-    for language, phrases in by_language.items():
+    """Reads languages, and `any`, which all share. `phrases` raise ValueError for unknown kinds, and phrases in two."""
+    folded = {language: {kind: fold(words) for kind, words in lists.items()} for language, lists in sections.items()}
+    speakers, stretched = dict[str, tuple[str, ...]](), dict[str, str]()
+    for language, lists in folded.items():
         speaker = () if language == ANY_LANGUAGE else (language,)  # a shared word says nothing about the language
-        for word in {word for phrase in phrases for word in phrase.split(" ")}:
+        for word in {word for words in lists.values() for word in split_folded(words)}:
             speakers[intern(word)] = _with(speaker, speakers.get(word, ()))
-    return Lexicon(
-        phrases={language: match_phrases({**shared, **own}.items()) for language, own in by_language.items()},
-        speakers=speakers,
-        stretchable={
-            squeeze(phrase): phrase
-            for own in by_language.values()
-            for phrase, kind in own.items()
-            if kind in stretchable and " " not in phrase
-        },
-    )
+        held = (split_list(words) for kind, words in lists.items() if kind in stretchable)
+        alone = (split_folded(phrase) for phrase in dict.fromkeys(chain(*held)) if " " not in phrase)
+        stretched |= {squeeze(words[0]): words[0] for words in alone if len(words) == 1}
+
+    def phrases_in(language: str) -> PhraseMatcher[str]:
+        read = partial(kinds_by_phrase, kinds=kinds, phrase_of=split_folded)
+        own, shared = (read(each, folded.get(each, {})) for each in (language, ANY_LANGUAGE))
+        return match_phrases({**shared, **own}.items())
+
+    return Lexicon({language: cache(partial(phrases_in, language)) for language in folded}, speakers, stretched)
 
 
 def languages_of(words: Iterable[str], lexicon: Lexicon) -> list[str]:
@@ -260,7 +260,7 @@ def words_of_kinds(lexicon: Lexicon, kinds: frozenset[str]) -> WordsByLetter:
     """Returns the words of these kinds that may be misspelt, of all languages, for `words_near`."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for language, matcher in lexicon.phrases.items():
-        for phrase, (kind, *_) in matcher.matches.items():
+        for phrase, (kind, *_) in matcher().matches.items():
             if " " not in phrase and kind in kinds and language != ANY_LANGUAGE and len(phrase) >= SHORTEST:
                 found[phrase[0]].append((phrase, language))
     return found
@@ -275,7 +275,7 @@ def phrases_of(
     words: Phrase, language: str, lexicon: Lexicon, *, prefer: Preference | None = None
 ) -> list[tuple[str, Phrase]]:
     """Returns every phrase with its kind, `unknown` for a word in none. `prefer` may take another kind or length."""
-    matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]
+    matcher = lexicon.phrases[language if language in lexicon.phrases else ANY_LANGUAGE]()
     phrases: list[tuple[str, Phrase]] = []
     at = 0
     while at < len(words):

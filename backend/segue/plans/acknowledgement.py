@@ -191,7 +191,7 @@ def _says_no_elsewhere(words: Phrase, language: str) -> bool:
 
 def _without_decoration(words: list[str]) -> Phrase:
     """Drops emoji of no kind, and approving ones after a word: `thanks 👍` is thanks, `👍` alone is a yes."""
-    shared = LEXICON.now.phrases[ANY_LANGUAGE].matches
+    shared = LEXICON.now.phrases[ANY_LANGUAGE]().matches
     first_spoken = next((at for at, word in enumerate(words) if not is_emoji(word)), len(words))
     return tuple(
         word
