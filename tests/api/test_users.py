@@ -148,10 +148,12 @@ async def test_limits_that_cannot_be_are_refused_and_who_is_no_operator_sets_non
             assert (response.status_code, response.json()["code"]) == (403, "forbidden")
         assert (await ada.http.get("/ops/users")).status_code == 403
     assert (await put(root, "ada", cost_per_day=0.5))["own"]["cost_per_day"] == 0.5
-    unpriced = guarded.model_copy(update={"prices_file": None})
-    async with running(unpriced) as other, speaking(other, await new_key(guarded, "op", ["ops"])) as op:
-        response = await op.http.put(path, json={"cost_per_day": 1})
-    assert (response.status_code, response.json()["code"]) == (422, "price_missing")
+    key = await new_key(guarded, "op", ["ops"])
+    for unpriced, name in (({"prices_file": None}, "scripted"), ({"embedding_model": "embedder-2"}, "embedder-2")):
+        async with running(guarded.model_copy(update=unpriced)) as other, speaking(other, key) as op:
+            response = await op.http.put(path, json={"cost_per_day": 1})
+        assert (response.status_code, response.json()["code"]) == (422, "price_missing")
+        assert name in response.json()["detail"]
 
 
 async def test_the_command_line_sets_shows_and_lifts_the_limits_of_a_user(root: Client, guarded: Settings) -> None:

@@ -206,7 +206,7 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
     """
     known = (models for each in services.agents.known.values() for models in (each.models, *each.others.values()))
     models = [model for each in known for model in (each.main, each.small)]
-    unpriced = sorted({name for model in models for name in model.unpriced})
+    unpriced = sorted({*services.long_term.unpriced, *(name for model in models for name in model.unpriced)})
     if body.cost_per_day and unpriced:
         detail = f"A limit of cost needs a price of {', '.join(unpriced)} in the file PRICES_FILE."
         raise AppError("price_missing", status=422, title="A price is missing", detail=detail)

@@ -37,6 +37,9 @@ class Embedder(Protocol):
 
     model: str
 
+    @property
+    def unpriced(self) -> tuple[str, ...]: ...
+
     async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool) -> Embeddings | None: ...
 
 
@@ -60,6 +63,7 @@ class LongTermMemory:
         self._has_vectors: bool | None = None
         self._at_once = EMBEDDED_AT_ONCE
         self._is_any = False  # whether the next facts to embed are drawn by lot
+        self.unpriced = embedder.unpriced if embedder else ()
 
     async def given(self, payer: Payer, message: str, *, now: datetime) -> list[Memory]:
         """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:

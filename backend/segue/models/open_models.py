@@ -192,6 +192,10 @@ class OpenAIEmbedder:
     observe: Observe
     _cooldown_until: float = 0.0
 
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        return () if self.tariff.price else (self.model,)
+
     async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool) -> list[list[float]] | None:
         """Returns a vector for each text, or None on any failure. `urgent` is for a request that a user waits for.
         Raises `rate_limited`, `service_limit_reached` or `price_missing` as a call of the chat model does.

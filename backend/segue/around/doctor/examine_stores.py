@@ -116,7 +116,7 @@ async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any
     memory, max_memory = server.get("used_memory"), server.get("maxmemory") or None
     if max_memory and (memory or 0) > max_memory * NEARLY_FULL:
         report.add("redis.full")
-    if max_memory and (policy := server["maxmemory_policy"]) != "noeviction":
+    if max_memory and (policy := server.get("maxmemory_policy", "noeviction")) != "noeviction":
         report.add("redis.evicts", policy=policy)
     return {
         "at": where,
