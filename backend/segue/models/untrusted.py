@@ -34,7 +34,7 @@ _MATHEMATICAL: Final = (range(0x1D400, 0x1D800), range(0x1F110, 0x1F1A0))
 # What follows the first character of the marks of chat templates: `<|im_start|>`, `[INST]`, `</s>` and the like.
 _ROLE_MARKS: Final = (
     r"[|｜][^<>|｜\s]{1,40}[|｜]>|/?s>|(?:start|end)_of_turn>|[be]os>|</?SYS>>"
-    r"|/?(?:INST|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS)\]|/?(?:minimax:)?tool_call>|/?function(?:=|_calls>)"
+    r"|/?(?:INST|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS)\]|/?(?:minimax:)?tool_call>|/?function(?:=|_calls>)|/?｜DSML｜"
 )
 
 
