@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 import hypothesis
 import pytest
@@ -30,11 +31,14 @@ from segue.domain.identity import SCOPES
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import serving_logins
 from tests.support.mailbox import write_mailbox_config
+from tests.support.patience import PATIENCE_S
 from tests.support.service import Client, running
 from tests.support.stores import looking_into
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2" if "SWEEP" in os.environ else "1"))  # of each operation and mode
-WAIT_S = 20
+IS_SWEEP = "SWEEP" in os.environ
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2" if IS_SWEEP else "1"))  # of each operation and mode
+MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)  # CI gives every second operation something wrong
+WAIT_S = PATIENCE_S
 PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
 OF_NO_ROUTE = {"not_found", "method_not_allowed"}
 CONVERSATIONS: dict[str, Any] = {  # what is in a message says OpenAI's description, not ours
@@ -159,7 +163,8 @@ def _call_everything(
         for operation in sorted(operations, key=_looks_decides_changes_deletes):
             name = f"{operation.method.upper()} {operation.path}"
             statuses = answered.setdefault(name, Counter())
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            is_in_turn = IS_SWEEP or crc32(name.encode()) % 2 == 0
+            for mode in MODES if is_in_turn else MODES[:1]:
                 try:
                     with suppress(Unsatisfiable):  # what takes nothing cannot be given anything wrong
                         _call(operation.as_strategy(generation_mode=mode), base_url, http, known, statuses)
