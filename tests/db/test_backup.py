@@ -24,6 +24,7 @@ from segue.db.migrations import MIGRATION_LOCK
 from segue.domain.errors import AppError
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.logs import until
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import ASK, THREE_STEPS, planned
 from tests.support.provider import Provider, calls, says
 from tests.support.schemas import schema
@@ -102,10 +103,10 @@ async def answered(client: Client, session: str) -> list[dict[str, Any]]:
     return [*await client.messages(session), *results["items"]]
 
 
-@pytest.mark.usefixtures("long_leases")
 async def test_a_backup_of_a_service_in_a_turn_goes_on_elsewhere_and_runs_nothing_twice(
     settings: Settings, servers: ServerUrls, provider: Provider, shelf: Shelf, tmp_path: Path, stores: Stores
 ) -> None:
+    settings = settings.model_copy(update={"turn_lease_s": 3, "tool_timeout_s": 4 * PATIENCE_S})  # what burns, burns
     provider.will_to("Rossi", planned(THREE_STEPS))
     provider.will_to("brucia", calls(("mcp_burn_item", {"item_id": "itm-9"})))
     async with running(settings) as client, elsewhere(servers, settings) as other:
