@@ -69,7 +69,7 @@ class Client:
         """Returns once an MCP server is ready."""
 
         async def is_ready() -> bool:
-            return bool((await self.get("/health/ready"))["mcp"].get(server) == "ready")
+            return bool((await self.http.get("/health/ready")).json()["mcp"].get(server) == "ready")
 
         await until(is_ready, logged="mcp_server_ready")
 
@@ -77,7 +77,7 @@ class Client:
         """Returns once each MCP server has been connected, or has failed: a start waits for them four seconds only."""
 
         async def are_tried() -> bool:
-            return "connecting" not in (await self.get("/health/ready"))["mcp"].values()
+            return "connecting" not in (await self.http.get("/health/ready")).json()["mcp"].values()
 
         await until(are_tried, logged="mcp_server_ready")
 
