@@ -72,7 +72,7 @@ def test_a_service_imports_only_what_its_settings_need() -> None:
 
 
 def test_routes_are_made_whole_when_they_are_first_asked() -> None:
-    """Before that they are only matched with requests: what each takes and gives is a third of a start."""
+    """Before that they are only matched with requests: what each takes and gives is a fifth of a start."""
     whole = "[each.path for each in sessions.router.routes if 'dependant' in vars(each)]"
     program = f"from segue.main import sessions\nprint({whole}, sessions.router.routes[1].dependant.path, {whole})"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

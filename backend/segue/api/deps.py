@@ -241,7 +241,7 @@ class StrictJsonRoute(APIRoute):
     request: type[StrictJsonRequest] = StrictJsonRequest
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **declared: Any) -> None:
-        """Sets what a request is matched with. The rest, which is a third of a start, is made when it is asked for."""
+        """Sets what a request is matched with. The rest, which is a fifth of a start, is made when it is asked for."""
         self.path, self.endpoint, self.methods = path, endpoint, {*declared["methods"]}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
         self._declared = declared

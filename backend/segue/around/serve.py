@@ -100,9 +100,6 @@ def serve(
             application = create_app(settings, takes_turns=not no_worker)
         except AppError as error:
             raise refusal(error.detail) from None
-        if count > 1:
-            for route in application.routes:
-                getattr(route, "app", None)  # made whole before the fork, so that the processes share it
         return partial(_serve, application, settings, sockets)
 
     if count > 1:
