@@ -210,3 +210,31 @@ def test_what_an_offer_asks_besides_is_no_action_that_it_names() -> None:
     assert not names_action(f"Please confirm if you would like to proceed with these actions, {besides}")
     assert names_action(f"Please confirm if you would like to proceed with this booking, {besides}")
     assert not names_action("Confermi che posso procedere, e quale carta vuoi usare per la prenotazione?")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "So: 1. delete itm-1; 2. send Ada the note; 3. delete itm-3. Shall I?",
+        "I will delete these:\n- itm-1\n- itm-2\n- itm-3\n\nShall I go ahead?",
+        "My plan:\n\n1. **Delete** itm-1\n2. Delete itm-2\n3. Delete itm-3\n\nShall I?",
+        "Farò così: 1. cancello itm-1; 2. mando la nota ad Ada; 3. cancello itm-3. Procedo?",
+        "我的计划：1. 删除 itm-1；2. 把便条发给 Ada；3. 删除 itm-3。要我继续吗？",
+        "خطتي: 1. حذف itm-1 2. إرسال الملاحظة إلى Ada 3. حذف itm-3. هل أتابع؟",
+    ],
+)
+def test_a_short_offer_behind_a_list_of_actions_is_of_all_of_them(answer: str) -> None:
+    offer = offer_in(answer)
+    assert offer is not None
+    assert ("itm-1" in offer, "itm-3" in offer) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Found:\n1. itm-1\n2. itm-3\n\nShall I delete it?", "Found:\n- itm-1\n- itm-3\n\nShall I?",
+        "I found 1. It is itm-1. I can delete itm-3. Shall I?", "itm-1 stays. I can delete itm-3. Shall I?",
+    ],
+)  # fmt: skip
+def test_a_short_offer_behind_a_list_of_things_is_not_of_all_of_them(answer: str) -> None:
+    assert "itm-1" not in (offer_in(answer) or "")

@@ -119,18 +119,20 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
         kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
     made |= {(each.tool_name, canonical_args(each.args)) for each in left if each.status != "failed"}
-    before = [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id]
     found = ((kept.get(each.tool_call_id), each) for each in references)
     given = [it.value() if it and it.content else " ".join((each.preview, *each.identifiers)) for it, each in found]
-    return before, given, made
+    return [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id], given, made
 
 
 def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, str]]) -> list[SeenText]:
     """Returns what the user has read and written, that which the yes is closest to first."""
     name = tool.original_name or tool.name
-    about = " ".join(sentence for sentence in sentences_of(agreement.reply) if is_about(sentence, name))
-    nearest = [SeenText(about, by_user=True), SeenText(agreement.reply, by_user=True)]
-    nearest += [SeenText(offer_in(agreement.answer) or ""), SeenText(agreement.answer)]
+    offer, reply = offer_in(agreement.answer) or "", agreement.reply
+    of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, name)) for text in (reply, offer))
+    # What is asked beside a yes names no value for it: `Yes, delete it. What does B say?` A model reads such a yes too.
+    told = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
+    nearest = [SeenText(text, by_user=True) for text in (of_reply, told)]
+    nearest += [SeenText(text) for text in (of_offer, offer, agreement.answer)]
     return nearest + [
         SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in said
     ]

@@ -75,7 +75,7 @@ class SeenText:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value) in self.numbers
         text = str(value)
-        if text in self.currencies:
+        if text in self.currencies or (_NUMBER.fullmatch(text) and float(text) in self.numbers):
             return True
         if match := _DATE.fullmatch(text):
             year, month, day = map(int, match.groups()[:3])
@@ -83,8 +83,6 @@ class SeenText:
             return is_dated and (match[4] is None or (int(match[4]), int(match[5])) in self.times)
         if match := _TIME.fullmatch(text):
             return (int(match[1]), int(match[2])) in self.times
-        if _NUMBER.fullmatch(text) and float(text) in self.numbers:
-            return True
         is_plain = _PLAIN.fullmatch(text) and text == " ".join(text.split())
         return stands_in(_plain(text), self.plain) if is_plain else stands_in(text, self.text)
 

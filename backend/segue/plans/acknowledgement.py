@@ -118,8 +118,7 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
     replies = [part.reply for part in parts]
     yeses = [r for r in replies if r.approves and not r.asks and not r.has("reported", "past") and r.may_change]
     carries_yes = bool(yeses) and not any(reply.is_unsettled for reply in replies)
-    changes = whole.reply.has("change", "condition")
-    return replace(found, carries_yes=carries_yes, added=whole.added, changes=changes)
+    return replace(found, carries_yes=carries_yes, added=whole.added, changes=whole.reply.has("change", "condition"))
 
 
 def _refusal_in(text: str, question: Question | None) -> Acknowledgement | None:

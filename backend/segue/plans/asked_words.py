@@ -30,6 +30,8 @@ REFUSALS: Final = ("no", "stop")  # Turkish `silme` is a deletion, and `do not d
 BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an English word in any language
 
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+# A list with the line that announces it, if only one line follows it, or one in the last line.
+_LIST: Final = re.compile(r"(?m)(^.*[:：][ *]*\n+)?(^ *([-*•]|\d+[.)、]) [^?？؟\n]*\n+)+.*\Z|\b1[.)、].*\b2[.)、].*\Z")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
 
@@ -42,7 +44,7 @@ class Question:
     things: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
     beside: frozenset[str] = frozenset()
-    offered: frozenset[str] = frozenset()  # of the offer without what it refers to
+    offered: frozenset[str] = frozenset()  # of the offer alone, which offers no `other` of a sentence before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,6 @@ def _action_beside(
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
         other = kind if kind == "stop" else "other"  # `scrap that` of a booking
         return acting, "cancel" if CANCEL in actions else "repeats" if ANY_ACTION in actions else other
-    # `Yes, with the other account` is no yes behind `The other account is empty. Shall I use this card?`
     if kind in ACCOUNTED and here <= (question.offered if kind == "change" else question.words):
         return length, "named"
     if naming >= length:
@@ -255,15 +256,17 @@ def _action_beside(
 
 def offer_in(text: str | None) -> str | None:
     """Returns the sentences from the first one on, of the last few of a text, that offers to do something, None if none
-    does: a question for something else is no offer. What a short one refers to is in the sentence before it.
+    does: a question for something else is no offer. A short one refers to the sentence or the list before it.
     """
-    said = [each for each in sentences_of((text or "")[-LONGEST_OFFER:]) if any(map(str.isalpha, each))]
+    end = (text or "")[-LONGEST_OFFER:].rstrip()
+    said = [each for each in sentences_of(end) if any(map(str.isalpha, each))]
     for at in range(-min(MOST_SENTENCES, len(said)), 0):
         words, asks = words_of(said[at]), said[at].rstrip().endswith(tuple(_QUESTION_MARKS))
         if any(lists.offers(words, asks=asks) for lists in ACTIONS.now.values()):
             is_bare = words and is_unspaced(words[0]) and not names_action(said[at])  # `진행할까요` has five
             refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(said)
-            return " ".join(said[at - refers :])
+            listed = _LIST.search(end) if refers and not names_action(said[at]) else None
+            return listed[0].strip() if listed and names_action(listed[0]) else " ".join(said[at - refers :])
     return None
 
 
@@ -306,11 +309,9 @@ def tool_words(name: str) -> Phrase:
 def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Returns the English words for the actions, and for the things, that a text names in its language, or in any."""
     language, words = detect_language(text, default=""), words_of(text[:LONGEST_TRANSLATED])
-    actions, things = set[str](), set[str]()
-    for lists in [ACTIONS.now[language]] if language in ACTIONS.now else ACTIONS.now.values():
-        for at in range(len(words)):
-            actions |= lists.action_at(words, at)[1]
-            things |= lists.thing_at(words, at)[1]
+    known = [ACTIONS.now[language]] if language in ACTIONS.now else [*ACTIONS.now.values()]
+    actions = {name for lists in known for at in range(len(words)) for name in lists.action_at(words, at)[1]}
+    things = {name for lists in known for at in range(len(words)) for name in lists.thing_at(words, at)[1]}
     english = ACTIONS.now[ENGLISH]
     listed = [*english.actions.matches.items(), *english.things.matches.items()]
 

@@ -758,3 +758,34 @@ async def test_a_yes_may_name_the_arguments_of_the_call(client: Client, provider
     provider.will(calls(delete(1)), says("Gone."))
     await client.chat(session, "Yes, please delete the broken item with the id itm-1.")
     assert effects == ["delete itm-1"]
+
+
+async def test_one_yes_to_a_list_of_actions_covers_each_of_them_once(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    said = "Farò così: 1. cancello itm-1; 2. mando ad Ada la nota «Fatto»; 3. cancello itm-2. Procedo?"
+    session = await talked(client, provider, "Metti ordine", said=said)
+    provider.will(calls(delete(1)), calls(note("Ada", "Fatto")), calls(delete(2), delete(1)), calls(delete(3)))
+    answer = await client.chat(session, "Sì, grazie!")
+    assert effects == ["delete itm-1", "send Ada: Fatto", "delete itm-2"]
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-3"}]
+
+
+async def test_what_is_asked_beside_a_yes_names_no_other_thing_for_it(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Take itm-1 away", said="Shall I delete itm-1?")
+    provider.will(calls(delete(1)), reads("confirm"), says("Gone."))
+    await client.chat(session, "Yes, go ahead and delete it. Thanks! Could you also tell me what itm-2 says?")
+    assert effects == ["delete itm-1"]
+
+
+async def test_what_an_offered_list_keeps_is_not_deleted(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    said = "This is what I will do:\n1. Delete itm-1\n2. Archive itm-2\n\nShall I?"
+    session = await talked(client, provider, "Tidy up", said=said)
+    provider.will(calls(delete(2)))
+    answer = await client.chat(session, "yes please")
+    assert effects == []
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
