@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from segue.config import Settings
 from tests.support.service import running
 from tests.support.stores import looking_into
@@ -10,6 +12,7 @@ POSTGRES = 11
 REDIS = 20
 
 
+@pytest.mark.hasty
 async def test_a_process_keeps_to_its_budget_of_connections(settings: Settings) -> None:
     limited = {"limit_requests_per_minute": 9000, "limit_turns_per_minute": 9000, "limit_tokens_per_day": 9_000_000}
     offline = settings.model_copy(update={**limited, "openai_base_url": None})

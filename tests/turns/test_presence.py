@@ -225,6 +225,7 @@ async def test_a_fault_that_is_no_outage_ends_nothing_that_looks_after_turns(
         assert (await client.get("/health/ready"))["worker"] == "ok"
 
 
+@pytest.mark.hasty
 async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_that_accepted_it(
     patient: Settings, database_url: str, provider: Provider
 ) -> None:
@@ -241,6 +242,7 @@ async def test_a_turn_whose_acceptance_was_not_heard_is_found_by_the_process_tha
     assert (turn["status"], turn["attempts"]) == ("completed", 1)
 
 
+@pytest.mark.hasty
 @pytest.mark.sweep
 async def test_a_turn_whose_claim_was_not_heard_runs_at_once_and_costs_no_attempt(
     patient: Settings, database_url: str, provider: Provider

@@ -183,6 +183,7 @@ async def test_a_message_that_redis_lost_on_its_way_is_answered_all_the_same(
     assert turn["answer"]["message"]["content"] == "found it"
 
 
+@pytest.mark.hasty
 @pytest.mark.sweep
 async def test_turns_that_cannot_be_recovered_keep_no_other_from_it(
     settings: Settings, provider: Provider, own_database_url: str

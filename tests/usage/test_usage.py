@@ -402,6 +402,7 @@ async def test_usage_of_others_is_for_ops_alone(settings: Settings, provider: Pr
         assert await used(root) == []
 
 
+@pytest.mark.hasty
 async def test_a_turn_whose_answer_was_stored_unheard_is_answered_and_charged_once(
     settings: Settings, provider: Provider, own_database_url: str
 ) -> None:
@@ -426,6 +427,7 @@ async def test_a_turn_whose_answer_was_stored_unheard_is_answered_and_charged_on
     assert (answer["message"]["content"], charged.items() >= CALL.items()) == ("Hi.", True)
 
 
+@pytest.mark.hasty
 async def test_a_turn_whose_end_was_stored_unheard_is_charged_once(
     settings: Settings, provider: Provider, own_database_url: str
 ) -> None:
@@ -444,6 +446,7 @@ async def test_a_turn_whose_end_was_stored_unheard_is_charged_once(
         assert await stores.database.fetchval("SELECT sum(calls) FROM usage") == 2
 
 
+@pytest.mark.hasty
 @pytest.mark.parametrize("unheard", [COMMITTED, pytest.param(BOOKED, marks=pytest.mark.sweep)])
 async def test_what_was_booked_unheard_while_a_turn_runs_is_booked_once(
     settings: Settings, own_database_url: str, unheard: bytes
