@@ -208,7 +208,7 @@ class Desk:
 
     def _aside(self, asked: str) -> str:
         known = {
-            TEXTS["claim"]: {"verdict": "none"},
+            TEXTS["claim_reader"]: {"verdict": "none"},
             '"verdict"': {"verdict": self.verdict},
             '"steps"': {"steps": []},
             '"facts"': {"facts": []},
