@@ -317,7 +317,9 @@ async def test_a_prompt_of_a_server_goes_into_the_draft_and_a_call_shows_how_far
         await window.page.get_by_role("option", name="/review/mail").click()
         await window.page.get_by_role("textbox", name="id").fill("eml-1")
         await window.press("Insert")
-        await window.page.wait_for_function("document.querySelector('.composer textarea').value.includes('eml-1')")
+        await window.page.wait_for_function(
+            "() => document.querySelector('.composer textarea').value.includes('eml-1')"
+        )
         await draft.press("Enter")
         await window.sees("half of it")
         await window.sees("That took too long.")
@@ -334,7 +336,7 @@ async def test_a_menu_stays_open_while_the_answer_below_it_grows(
         await window.press("Settings")
         gate.set()
         await window.sees("It ends.")
-        await window.page.wait_for_function("document.querySelector('.history').scrollTop > 0")
+        await window.page.wait_for_function("() => document.querySelector('.history').scrollTop > 0")
         await window.page.get_by_role("menuitem", name="Keyboard").click()
         await window.page.get_by_role("dialog", name="Keyboard").wait_for()
 
@@ -355,7 +357,9 @@ async def test_a_prompt_of_a_server_stands_behind_what_is_written(
         await window.page.get_by_role("option", name=re.compile("Says what is wrong")).click()
         await window.page.get_by_role("textbox", name="id").fill("eml-1")
         await window.press("Insert")
-        await window.page.wait_for_function("document.querySelector('.composer textarea').value.includes('eml-1')")
+        await window.page.wait_for_function(
+            "() => document.querySelector('.composer textarea').value.includes('eml-1')"
+        )
         assert (await draft.input_value()).startswith("Be quick.\n")
 
 
@@ -954,7 +958,7 @@ async def test_ten_thousand_chats_are_listed_a_window_at_a_time(browsing: Browsi
         assert await rows.count() < 60
         await window.page.get_by_role("searchbox", name="Search chats").fill("9876")
         await window.page.get_by_role("link", name=re.compile("^Chat 9876")).wait_for()
-        await window.page.wait_for_function("document.querySelectorAll('[role=listitem]').length === 1")
+        await window.page.wait_for_function("() => document.querySelectorAll('[role=listitem]').length === 1")
 
 
 LONG = """

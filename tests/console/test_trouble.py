@@ -103,7 +103,7 @@ async def test_what_is_written_offline_is_sent_once_in_order_after_the_tab_was_c
         assert await said_in(again, session["id"]) == ["What does Rossi pay?", "And Bianchi?"]
         assert await again.page.locator(".history .chip").get_by_text("costs.csv").count() == 1
         await again.go("#/sessions/new")
-        await again.page.wait_for_function("document.querySelector('.composer textarea').value === 'half a thou'")
+        await again.page.wait_for_function("() => document.querySelector('.composer textarea').value === 'half a thou'")
         await again.go(f"#/sessions/{session['id']}")
         await again.sees("Two.")
         await context.set_offline(True)
@@ -186,7 +186,7 @@ async def test_what_one_user_left_unsent_is_not_sent_or_shown_for_another(
             await window.page.get_by_role("menuitem", name="Forget the key").click()
 
         await come_as("ada")
-        await window.page.wait_for_function("sessionStorage.getItem('segue.user') === 'ada'")
+        await window.page.wait_for_function("() => sessionStorage.getItem('segue.user') === 'ada'")
         await window.page.context.set_offline(True)
         await window.say("The secret plan")
         await window.sees("Is sent when the service is back")
