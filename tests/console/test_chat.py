@@ -317,9 +317,7 @@ async def test_a_prompt_of_a_server_goes_into_the_draft_and_a_call_shows_how_far
         await window.page.get_by_role("option", name="/review/mail").click()
         await window.page.get_by_role("textbox", name="id").fill("eml-1")
         await window.press("Insert")
-        await window.page.wait_for_function(
-            "() => document.querySelector('.composer textarea').value.includes('eml-1')"
-        )
+        await window.page.wait_for_function("() => document.querySelector('textarea').value.includes('eml-1')")
         await draft.press("Enter")
         await window.sees("half of it")
         await window.sees("That took too long.")
@@ -357,9 +355,7 @@ async def test_a_prompt_of_a_server_stands_behind_what_is_written(
         await window.page.get_by_role("option", name=re.compile("Says what is wrong")).click()
         await window.page.get_by_role("textbox", name="id").fill("eml-1")
         await window.press("Insert")
-        await window.page.wait_for_function(
-            "() => document.querySelector('.composer textarea').value.includes('eml-1')"
-        )
+        await window.page.wait_for_function("() => document.querySelector('textarea').value.includes('eml-1')")
         assert (await draft.input_value()).startswith("Be quick.\n")
 
 
