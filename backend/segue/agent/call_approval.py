@@ -131,8 +131,8 @@ def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, s
     of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, name)) for text in (reply, offer))
     # What is asked beside a yes names no value for it: `Yes, delete it. What does B say?` A model reads such a yes too.
     told = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
-    nearest = [SeenText(text, by_user=True) for text in (of_reply, told)]
-    nearest += [SeenText(text) for text in (of_offer, offer, agreement.answer)]
+    nearest = [SeenText(of_reply, by_user=True, about=True), SeenText(told, by_user=True)]
+    nearest += [SeenText(of_offer, about=True), SeenText(offer), SeenText(agreement.answer)]
     return nearest + [
         SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in said
     ]

@@ -48,10 +48,11 @@ _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
 @dataclass(frozen=True)
 class SeenText:
-    """A text that the user has written or read."""
+    """A text that the user has written or read, or what of it is `about` the call's own action."""
 
     text: str
     by_user: bool = False
+    about: bool = False
 
     dates = cached_property(lambda self: dates_in(self.text[:MAX_TEXT_CHARS]))
     times = cached_property(lambda self: times_in(self.text[:MAX_TEXT_CHARS]))
@@ -95,8 +96,8 @@ class SeenText:
         return _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
 
     def names_another(self, value: str, known: frozenset[str]) -> bool:
-        """Returns whether it has an id or an address of this form that is not `known` to be of another kind."""
-        return bool(self.ids.get(_form(value) or "", frozenset()) - known - {value})
+        """Returns whether it has another id of this form, not one `known` of another kind unless it is `about`."""
+        return bool(self.ids.get(_form(value) or "", frozenset()) - ({value} if self.about else known | {value}))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -785,7 +785,7 @@ async def test_what_an_offered_list_keeps_is_not_deleted(
 ) -> None:
     said = "This is what I will do:\n1. Delete itm-1\n2. Archive itm-2\n\nShall I?"
     session = await talked(client, provider, "Tidy up", said=said)
-    provider.will(calls(delete(2)))
+    provider.will(calls(delete(1)), calls(delete(2)))  # also once the result has told of itm-1, under another name
     answer = await client.chat(session, "yes please")
-    assert effects == []
+    assert effects == ["delete itm-1"]
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
