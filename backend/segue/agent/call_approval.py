@@ -5,6 +5,7 @@ CONFIRM_WORDS relies on is in docs/security.md. Asked right before a call runs, 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
@@ -84,7 +85,9 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     if agreement is None or call_key(request) in agreement.used or not _offers(agreement, tool.spec):
         return {}
     said, results, succeeded = await _seen(turn)
-    if call_key(request) in succeeded:
+    lapsed = turn.context.clock() - timedelta(seconds=turn.context.settings.plan_ttl_s)  # as a plan that waits does
+    is_old = any(each.created_at < lapsed for each in said if each.content == agreement.answer)
+    if is_old or call_key(request) in succeeded:
         return {}
 
     def find() -> Mapping[str, Any]:

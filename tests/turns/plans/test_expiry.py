@@ -72,3 +72,19 @@ async def test_a_turn_that_goes_on_after_its_plan_has_expired_runs_no_step_that_
     again = (await client.http.post(f"/sessions/{session}/turns/{turn}/retry")).json()
     assert (again["turn_id"], again["plan"]["status"]) == (turn, "expired")
     assert "delete itm-2" not in shelf.effects
+
+
+async def test_an_offer_in_words_lapses_as_a_plan_that_waits_does(
+    client: Client, provider: Provider, clock: Frozen, effects: list[str]
+) -> None:
+    late, soon = await client.new_session(), await client.new_session()
+    provider.will(says("Shall I delete itm-2?"), says("Shall I delete itm-1?"))
+    await client.chat(late, "What of itm-2?")
+    clock.now += timedelta(hours=23)
+    await client.chat(soon, "What of itm-1?")
+    clock.now += timedelta(hours=2)
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-1"})), says("Gone."))
+    await client.chat(soon, "sì, grazie")
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-2"})))
+    answer = await client.chat(late, "sì, grazie")
+    assert (effects, [step["status"] for step in answer["plan"]["steps"]]) == (["delete itm-1"], ["waiting"])

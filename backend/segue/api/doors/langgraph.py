@@ -417,8 +417,7 @@ async def wait_for_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId =
 
 async def _joined(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> LangGraphRun:
     session = await known_session(client, thread_id)
-    turn = await client.services.read(find_turn, client.caller, session.id, run_id)
-    return LangGraphRun(client, thread_id, turn)
+    return LangGraphRun(client, thread_id, await client.services.read(find_turn, client.caller, session.id, run_id))
 
 
 JoinedDep = Annotated[LangGraphRun, Depends(_joined)]

@@ -451,8 +451,7 @@ def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Dec
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.of("turn_interrupted")))
 
     async def written() -> AsyncGenerator[Sequence[Entry]]:
-        frames = RunFrames(session.id, turn.turn_id)
-        async with aclosing(run_events(client, session, turn, frames)) as parts:
+        async with aclosing(run_events(client, session, turn, RunFrames(session.id, turn.turn_id))) as parts:
             async for entries in parts:
                 yield [Entry(at, chunk) for at, event in entries for chunk in chunks.of(event)]
 

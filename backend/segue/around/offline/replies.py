@@ -127,8 +127,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) 
     if talk.fresh:
         if (call := _regardless_of_sources(talk)) is not None:
             return call
-        shown = (_told(talk, result) for result in reversed(talk.newest_first[: talk.fresh]))
-        return _reply(talk, "\n\n".join(shown))
+        return _reply(talk, "\n\n".join(_told(talk, each) for each in reversed(talk.newest_first[: talk.fresh])))
     if _PROMISED in talk.notes and not vocab.looks_only(talk.message):
         return _reply(talk, f"{DUE}{talk.message}")
     own = {tool.name: tool for tool in tools if tool.name in UNUSED_TOOLS}
