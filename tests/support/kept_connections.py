@@ -72,10 +72,14 @@ def give_back(connection: Any) -> bool:
     """Returns False if it is to be closed."""
     if connection not in _kept.opened or _kept.database is None:
         return False
-    if len(_kept.idle) == MOST or not _is_usable(connection) or not _is_reset(connection):
+    if not _is_usable(connection) or not _is_reset(connection):
         forget(connection)
         return False
     _kept.idle.append(connection)
+    if len(_kept.idle) > MOST:  # the longest idle one may be of options that few tests have
+        oldest = _kept.idle.pop(0)
+        forget(oldest)
+        oldest.driver_connection.terminate()
     return True
 
 
