@@ -46,7 +46,7 @@ LEFT_TO_ANOTHER: dict[str, tuple[list[Reply], str]] = {
     "busy for long": ([fails(429, headers={"Retry-After": "60"})], "HTTP 429"),
     "more at once than its account may": ([fails(429, body=TOO_MANY_A_MINUTE)], "HTTP 429"),
     "no JSON": ([raw("<html>", media_type="text/html")] * 2, "The model provider"),
-    "nothing": ([never], "within 0."),
+    "nothing": ([never], "did not answer within"),
 }
 
 
