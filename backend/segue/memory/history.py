@@ -160,7 +160,7 @@ async def load_window(
     Opaque parts come with them if `made_by` made them, the newest first, up to `opaque_bytes` together.
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
-    newest_first = list((await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})).mappings())
+    newest_first = (await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})).mappings().all()
     wanted: list[str] = []
     for row in newest_first:
         size = row["opaque_bytes"] or 0
@@ -178,7 +178,9 @@ async def load_window(
     return StoredWindow(provider_valid(list(map(_message, rows))), opaque, is_whole=len(newest_first) < limit)
 
 
-async def _with_opening(connection: AsyncConnection, session_id: str, rows: list[sa.RowMapping]) -> list[sa.RowMapping]:
+async def _with_opening(
+    connection: AsyncConnection, session_id: str, rows: Sequence[sa.RowMapping]
+) -> Sequence[sa.RowMapping]:
     """A window that starts inside a turn gets the user's message of that turn, or starts at the next turn."""
     if not rows or rows[0]["seq"] == rows[0]["turn_seq"]:
         return rows
@@ -196,7 +198,7 @@ async def load_turns(
     said = sa.select(*SHOWN).where(messages.c.session_id == session_id, IN_HISTORY)
     between = said.where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
     statement = between.order_by(messages.c.turn_seq, messages.c.seq).limit(limit)
-    rows = list((await connection.execute(statement)).mappings())
+    rows = (await connection.execute(statement)).mappings().all()
     turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row["turn_seq"])]
     return list(filter(None, turns[:-1] if len(rows) == limit and len(turns) > 1 else turns))
 
@@ -349,7 +351,7 @@ class _Told:
 async def _read(
     connection: AsyncConnection, statement: sa.Executable, values: Mapping[str, Any] | None = None
 ) -> list[Message]:
-    return list(map(_message, (await connection.execute(statement, values)).mappings()))
+    return list(map(_message, (await connection.execute(statement, values)).mappings().all()))
 
 
 def _message(row: sa.RowMapping) -> Message:

@@ -107,8 +107,8 @@ def _interrupted(message: Message, call: RequestedCall) -> Message:
 def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> HistoryWindow:
     """Returns what fits. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
     forms: dict[str, ShownForm] = {
-        key: "reference" if _result(message) and key not in parts.whole else "whole"
-        for key, message in ((message_key(message), message) for message in parts.window)
+        message_key(each): "reference" if _result(each) and each.tool_call_id not in parts.whole else "whole"
+        for each in parts.window
     }
 
     def cost(message: Message) -> int:

@@ -208,6 +208,8 @@ def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Itera
 def _with_fitting_calls(messages: Sequence[BaseMessage], form: WireForm) -> list[BaseMessage]:
     """Returns the messages with ids and names of calls that every endpoint takes, or that the model's family wants."""
     ids = sent_ids(messages, form)
+    if not ids:
+        return [*messages]
     shown: list[BaseMessage] = []
     for message in messages:
         if isinstance(message, ToolMessage):
