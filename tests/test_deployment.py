@@ -235,6 +235,7 @@ def test_the_wheel_has_the_pages_that_a_checkout_serves(installed: Path) -> None
     assert {"index.html.gz", "docs.html.gz"} <= served.keys()
 
 
+@pytest.mark.sweep
 def test_an_installed_segue_writes_the_files_of_a_checkout(installed: Path, tmp_path: Path) -> None:
     written: list[dict[str, str]] = []
     for start, environment in (((sys.executable,), {"PYTHONPATH": str(installed)}), (python(), {})):
@@ -247,6 +248,7 @@ def test_an_installed_segue_writes_the_files_of_a_checkout(installed: Path, tmp_
     assert written[0][".env"] == (ROOT / ".env.example").read_text("utf-8")
 
 
+@pytest.mark.sweep
 async def test_an_installed_segue_serves_beside_a_backend_of_somebody_elses(
     installed: Path, tmp_path: Path, settings: Settings
 ) -> None:

@@ -52,6 +52,7 @@ for log in (logging.getLogger("library"), structlog.get_logger()):
     assert "canary" not in done.stderr
 
 
+@pytest.mark.sweep
 def test_a_log_that_nobody_reads_stops_no_work() -> None:
     script = """
 import logging, os, structlog

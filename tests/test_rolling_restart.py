@@ -66,6 +66,7 @@ async def messages(http: httpx2.AsyncClient, url: str) -> AsyncIterator[Any]:
         after = {"cursor": page["next_cursor"]}
 
 
+@pytest.mark.sweep
 async def test_a_rolling_restart_loses_and_doubles_no_message(environment: dict[str, str]) -> None:
     talking, replaced = asyncio.Event(), asyncio.Event()
     async with instances(environment, 2) as (processes, urls), httpx2.AsyncClient(timeout=30) as http:

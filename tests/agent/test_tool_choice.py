@@ -249,6 +249,7 @@ async def test_the_planner_has_the_same_tools_and_looks_for_more(many: Settings,
     assert '"name":"mcp_weather_in"' in fence_after(TEXTS["more_tools"], provider.instruction(1))
 
 
+@pytest.mark.sweep
 async def test_what_no_longer_fits_is_found_and_called_all_the_same(many: Settings, provider: Provider) -> None:
     kinds = [f"mcp_{deed}_{kind}_0" for kind in KINDS for deed in DEEDS]
     provider.will(*[calls(*((name, {}) for name in kinds[at : at + 10])) for at in range(0, 50, 10)], says("All."))

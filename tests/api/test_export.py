@@ -60,6 +60,7 @@ async def test_a_conversation_comes_out_with_its_calls_its_plans_and_its_decisio
     assert pressed["decision"] == "confirm"
 
 
+@pytest.mark.sweep
 async def test_what_the_model_made_of_a_reply_and_how_a_turn_failed_come_out_too(
     shelf: Client, provider: Provider
 ) -> None:

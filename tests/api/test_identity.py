@@ -183,6 +183,7 @@ async def test_a_preflight_needs_no_key_and_a_refusal_can_be_read_by_the_page(gu
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, origin)
 
 
+@pytest.mark.sweep
 async def test_the_description_says_how_to_identify_oneself_and_where_one_need_not(client: Client) -> None:
     description = await client.get("/openapi.json")
     schemes = description["components"]["securitySchemes"]

@@ -48,6 +48,7 @@ def problem(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, response.json()["code"]
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_hangs_in_a_tool_is_found_by_the_tool_and_ended_by_an_operator(
     ada: Client, ops: Client, provider: Provider, shelf: Shelf
 ) -> None:

@@ -37,7 +37,7 @@ from tests.support.stores import looking_into
 
 IS_SWEEP = "SWEEP" in os.environ
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2" if IS_SWEEP else "1"))  # of each operation and mode
-MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)  # CI gives every second operation something wrong
+MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)  # CI gives every fourth operation something wrong
 WAIT_S = PATIENCE_S
 PLAN = "Cerca le mail di Rossi, poi leggi la più recente e infine scrivi una risposta"
 OF_NO_ROUTE = {"not_found", "method_not_allowed"}
@@ -163,7 +163,7 @@ def _call_everything(
         for operation in sorted(operations, key=_looks_decides_changes_deletes):
             name = f"{operation.method.upper()} {operation.path}"
             statuses = answered.setdefault(name, Counter())
-            is_in_turn = IS_SWEEP or crc32(name.encode()) % 2 == 0
+            is_in_turn = IS_SWEEP or crc32(name.encode()) % 4 == 0
             for mode in MODES if is_in_turn else MODES[:1]:
                 try:
                     with suppress(Unsatisfiable):  # what takes nothing cannot be given anything wrong

@@ -426,6 +426,7 @@ async def test_a_queued_turn_is_cancelled_without_having_run(
     assert (await first)["message"]["content"] == "answer to one"
 
 
+@pytest.mark.sweep
 async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Client, settings: Settings) -> None:
     assert settings.database_url is not None
     session = await client.new_session()

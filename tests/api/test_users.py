@@ -202,6 +202,7 @@ async def test_an_operator_exports_and_erases_a_user_whose_name_is_repeated_and_
     assert acts == [("erase_user", "root", {"user": "ada"}), ("export_user", "eve", {"user": "ada"})]
 
 
+@pytest.mark.sweep
 async def test_a_user_whose_name_has_a_slash_is_limited_exported_and_erased_as_others_are(
     root: Client, guarded: Settings, service: Client
 ) -> None:
@@ -220,6 +221,7 @@ async def test_a_user_whose_name_has_a_slash_is_limited_exported_and_erased_as_o
         assert (await root.http.delete(path, params={"confirm": name})).json()["rows"]["sessions"] == 1
 
 
+@pytest.mark.sweep
 async def test_a_user_whose_name_ends_as_a_route_does_is_erased_and_no_route_takes_them_for_another(
     root: Client, guarded: Settings, service: Client
 ) -> None:

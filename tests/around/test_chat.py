@@ -121,6 +121,7 @@ async def test_a_stream_that_is_cut_is_taken_up_where_it_was(
         assert seat.seen == ""
 
 
+@pytest.mark.sweep
 async def test_ctrl_c_cancels_the_answer_and_then_leaves(
     service: Client, provider: Provider, home: dict[str, str]
 ) -> None:

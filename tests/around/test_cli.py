@@ -290,6 +290,7 @@ def test_a_name_that_is_nearly_a_setting_is_told_and_those_of_other_programs_are
     assert (told.count("\n"), "canary" in told) == (2, False)
 
 
+@pytest.mark.sweep
 def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_path: Path) -> None:
     code, said = segue("migrate", DATA_DIR=str(tmp_path / "data"))
     assert (code, "newest revision" in said) == (0, True)

@@ -91,6 +91,7 @@ def areas(findings: list[dict[str, str]]) -> list[str]:
     return [finding["area"] for finding in findings]
 
 
+@pytest.mark.sweep
 async def test_a_session_with_a_waiting_plan_and_a_failed_tool_is_told_as_it_stands(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:
@@ -361,6 +362,7 @@ async def test_turns_that_another_connection_locks_are_told_with_who_it_is(setti
         await until(is_told)
 
 
+@pytest.mark.sweep
 async def test_embedded_servers_are_looked_at_as_they_are_and_none_is_made(tmp_path: Path) -> None:
     data, mcp = tmp_path / "data", tmp_path / "mcp.json"
     mcp.write_text('{"mcpServers": {}}')

@@ -154,6 +154,7 @@ async def test_the_person_at_the_client_decides_on_each_step(
     assert person.shown[2] == person.shown[3]
 
 
+@pytest.mark.sweep
 async def test_the_person_and_not_the_calling_model_fills_in_what_a_tool_asks_for(
     settings: Settings, provider: Provider
 ) -> None:
@@ -203,6 +204,7 @@ async def test_a_message_that_is_too_long_is_refused_in_the_services_words(servi
         assert "may have 32000 (MAX_MESSAGE_CHARS)" in text_of(await client.call_tool("send_message", given))
 
 
+@pytest.mark.sweep
 async def test_a_call_that_is_cancelled_cancels_its_turn_and_one_that_is_left_goes_on(
     service: ServiceClient, provider: Provider, shelf: Shelf
 ) -> None:

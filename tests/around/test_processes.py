@@ -285,6 +285,7 @@ async def test_without_their_supervisor_the_processes_end_and_leave_the_port(set
             await client.http.get("/health/live")
 
 
+@pytest.mark.sweep
 async def test_a_process_that_is_told_to_end_while_its_loop_runs_down_is_not_cut_off(settings: Settings) -> None:
     reads, writes = os.pipe()  # the loop has run down once it has read from it
     served = Process(environment_of(settings), ready='"runs"', start=partial(scripted, RUNNING_DOWN, reads))

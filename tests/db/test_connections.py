@@ -17,6 +17,7 @@ WHERE application_name = 'segue' AND datname = current_database() AND pid <> ALL
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.hasty
 async def test_a_process_keeps_to_its_budget_of_connections(settings: Settings) -> None:
     limited = {"limit_requests_per_minute": 9000, "limit_turns_per_minute": 9000, "limit_tokens_per_day": 9_000_000}

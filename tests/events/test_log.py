@@ -95,6 +95,7 @@ async def test_the_model_is_streamed_once_somebody_elsewhere_listens(settings: S
     assert heard[-1].event["result"] == await answer
 
 
+@pytest.mark.sweep
 async def test_a_hundred_followers_are_not_a_hundred_connections(
     settings: Settings, provider: Provider, redis: Redis
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -14,6 +15,7 @@ from tests.support.service import running
 from tests.support.stores import looking_into
 
 
+@pytest.mark.sweep
 async def test_a_fault_that_is_no_outage_keeps_no_watcher_from_the_end_of_its_turn(
     settings: Settings, provider: Provider
 ) -> None:

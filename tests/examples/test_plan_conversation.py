@@ -57,6 +57,7 @@ def sent(outbox: Path) -> list[mailbox.mboxMessage]:
         return list(mails)
 
 
+@pytest.mark.sweep
 def test_a_plan_waits_through_kill_nine_and_goes_on_at_its_step_with_a_spoken_yes(
     process: Process, servers: ServerUrls, outbox: Path
 ) -> None:

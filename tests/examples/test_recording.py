@@ -4,11 +4,14 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import ROOT, piped
 
 RECORDING = ROOT / "examples" / "recordings" / "inventory.json"
 
 
+@pytest.mark.sweep
 def test_it_replays_as_recorded_through_restarts_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = piped(
         "",

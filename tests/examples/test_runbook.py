@@ -139,6 +139,7 @@ async def answers(site: Site, client: Client, session: str | None = None) -> Non
     assert (await client.chat(session, "Is all well?"))["message"]["content"] == "Well."
 
 
+@pytest.mark.sweep
 async def test_a_tool_that_fails_is_seen_and_given_back(site: Site, client: Client) -> None:
     title = "A tool fails"
     await fails_for_all(client, site.provider, site.shelf)
@@ -167,6 +168,7 @@ async def test_a_redis_that_is_gone_is_seen_and_comes_back_by_itself(site: Site,
     await is_well(site, client)
 
 
+@pytest.mark.sweep
 async def test_a_redis_that_refuses_is_seen_and_given_its_password(site: Site) -> None:
     title = "Redis refuses"
     right = SETTINGS[title]["REDIS_URL"].replace(":6379/", f":{site.redis.port}/")

@@ -258,6 +258,7 @@ async def cases(site: Site) -> AsyncIterator[Cases]:
     site.shelf.go.clear()
 
 
+@pytest.mark.sweep
 async def test_whatever_a_crash_leaves_in_redis_expires_the_queue_included(cases: Cases) -> None:
     assert {key.partition(":")[0] for key in cases.left} == {"segue"}
     assert cases.everlasting == []

@@ -174,6 +174,7 @@ async def test_an_edit_killed_after_that_goes_on_once_beside_one_branch_and_what
     await killed.are_unharmed("edited")
 
 
+@pytest.mark.sweep
 async def test_a_fork_killed_among_its_copies_is_not_made_and_one_killed_after_that_is_there_once(
     killed: Killed,
 ) -> None:

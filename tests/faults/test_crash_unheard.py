@@ -97,6 +97,7 @@ async def test_an_answer_that_was_stored_is_the_answer_though_its_process_never_
     await killed.site.is_unharmed(killed.client, killed.stored)
 
 
+@pytest.mark.sweep
 async def test_a_result_that_was_recorded_is_used_and_its_effect_is_not_repeated(killed: Killed) -> None:
     [turn] = await killed.client.turns(killed.recorded)
     assert turn["answer"]["message"]["content"] == "Stamped once."

@@ -123,6 +123,7 @@ async def test_a_stream_cut_after_its_third_word_goes_on_at_the_other_instance(
     await site.is_unharmed(there, session)
 
 
+@pytest.mark.sweep
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("place", ["asking the model", "in a tool"])
 async def test_a_process_that_was_stopped_and_wakes_up_after_its_turn_was_taken_changes_nothing(
@@ -171,6 +172,7 @@ async def everything_of(client: Client, session: str) -> list[Any]:
     return [await client.get(f"/sessions/{session}{part}") for part in ("", "/messages", "/turns", "/tool-results")]
 
 
+@pytest.mark.sweep
 async def test_whoever_wins_a_race_between_an_answer_and_a_cancel_everybody_hears_the_same(
     site: Site, here: Client, there: Client
 ) -> None:

@@ -17,6 +17,7 @@ PHASES = ("queued", "asking", "in a tool")
 CASES = [(phase, stream) for phase in PHASES for stream in (False, True)] + [("hearing words", True)]
 
 
+@pytest.mark.sweep
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("phase", "stream"), CASES)
 async def test_the_answer_to_a_client_that_left_is_stored(

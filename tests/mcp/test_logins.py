@@ -309,6 +309,7 @@ async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_w
     return session, str(step["asks"]["url"])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("refuses_with", [400, 200], ids=["as RFC 6749", "as GitHub"])
 async def test_a_login_that_was_taken_back_is_asked_for_and_the_call_goes_on_after_it_once(
     service: Client, server: LoginServer, provider: Provider, refuses_with: int
@@ -345,6 +346,7 @@ async def test_a_login_outlives_a_renewal_that_does_not_work_for_now(
     assert "This is ada." in await asks_who(service, provider)
 
 
+@pytest.mark.sweep
 async def test_a_session_that_cannot_go_on_after_a_login_keeps_no_other_from_it(
     service: Client, server: LoginServer, provider: Provider
 ) -> None:

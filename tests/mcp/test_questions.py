@@ -257,6 +257,7 @@ async def test_what_a_call_returns_after_its_last_question_is_its_result(tmp_pat
     assert effects == ["paid"]
 
 
+@pytest.mark.sweep
 async def test_a_call_that_only_wants_time_has_it_until_its_deadline(tmp_path: Path) -> None:
     effects: list[str] = []
     async with paying(tmp_path, effects) as servers:

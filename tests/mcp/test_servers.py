@@ -152,6 +152,7 @@ async def test_a_timeout_says_how_long_and_the_session_survives(configure: Confi
         assert servers.states() == {"ours": "ready"}
 
 
+@pytest.mark.sweep
 async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: McpServers) -> None:
     async with asyncio.timeout(PATIENCE_S):
         assert len(str(await call(ours, "big", size=10_000_000))) == 10_000_000
@@ -179,6 +180,7 @@ async def test_a_server_that_ends_at_a_question_it_does_not_know_is_asked_as_bef
         assert servers.states()["dead"].startswith("failed: the process ended with exit code 1")
 
 
+@pytest.mark.sweep
 async def test_a_server_that_says_something_else_is_started_once_an_attempt(
     configure: Configure, tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ async def test_a_stdio_server_killed_while_idle_is_started_again(configure: Conf
     assert children() == before
 
 
+@pytest.mark.sweep
 async def test_a_server_that_hangs_is_replaced(configure: Configure) -> None:
     before = children()
     async with McpServers(configure(ours={**ODD, "timeout_s": 0.5}), start_timeout_s=PATIENCE_S) as servers:
@@ -394,6 +397,7 @@ async def test_a_server_that_never_shakes_hands_is_given_up_in_the_end(configure
         }
 
 
+@pytest.mark.sweep
 async def test_leaving_ends_a_child_that_ignores_every_polite_request(configure: Configure) -> None:
     before = children()
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
@@ -409,6 +413,7 @@ async def test_a_new_tool_appears_when_the_server_says_so(configure: Configure) 
         assert await call(servers, "learned", query="x") == {"query": "x", "emails": [{"id": "eml-0a1b2c"}]}
 
 
+@pytest.mark.sweep
 async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configure: Configure) -> None:
     before = children()
     with pytest.raises(AppError) as caught:

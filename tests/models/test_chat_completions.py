@@ -790,6 +790,7 @@ async def test_words_that_come_in_one_piece_do_not_keep_everything_else_waiting(
     assert max(Counter(at).values()) <= AT_ONCE
 
 
+@pytest.mark.sweep
 async def test_thousands_of_calls_in_one_event_do_not_keep_everything_else_waiting(
     model: ChatModel, provider: Provider
 ) -> None:

@@ -62,6 +62,7 @@ async def test_a_provider_that_keeps_failing_is_given_up_after_the_retries(patie
     assert problem["detail"] == "The model provider answered HTTP 500. It said: no"
 
 
+@pytest.mark.sweep
 async def test_a_busy_provider_is_asked_again_whatever_its_retry_after_says(
     patient: Client, provider: Provider
 ) -> None:
@@ -246,6 +247,7 @@ BAD_CALLS = {
 }
 
 
+@pytest.mark.sweep
 async def test_a_call_that_cannot_run_is_an_error_the_model_can_act_on(client: Client, provider: Provider) -> None:
     for kind, (call, expected) in BAD_CALLS.items():
         session = await client.new_session()
@@ -430,6 +432,7 @@ async def test_an_endpoint_that_answers_nothing_at_all_is_not_asked_for_words(
     assert answer["message"]["metadata"]["written_by"] == "service"
 
 
+@pytest.mark.sweep
 async def test_a_model_that_is_silent_after_a_call_is_told_about_and_the_turn_completes(
     settings: Settings, provider: Provider
 ) -> None:

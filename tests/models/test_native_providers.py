@@ -133,6 +133,7 @@ PDFS: dict[str, tuple[Callable[[Any], Any], Callable[[str, str], dict[str, Any]]
 }
 
 
+@pytest.mark.sweep
 @WAYS
 async def test_a_pdf_goes_as_the_provider_takes_it_and_not_again_once_it_is_refused(
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool

@@ -115,6 +115,7 @@ async def test_a_rule_that_denies_fails_hangs_or_says_nothing_it_knows_lets_noth
     assert states["tool_states"]["pay"]["consecutive_failures"] == 0
 
 
+@pytest.mark.sweep
 async def test_it_rules_over_the_steps_of_a_plan_and_of_a_changed_one(settings: Settings, provider: Provider) -> None:
     async with running(settings, tools=[pay], before_call=Budget(500)) as client:
         session = await client.new_session()

@@ -155,6 +155,7 @@ async def test_what_was_found_and_said_is_still_known(client: Client, provider: 
     assert fact["content"] == "Likes tea"
 
 
+@pytest.mark.sweep
 async def test_tools_are_kept_from_the_model_that_were_kept_from_it(client: Client, provider: Provider) -> None:
     found, elsewhere = SCENES["found"]["session"], await client.new_session()
     known = await states(client, found)

@@ -72,6 +72,7 @@ async def run_by_model(client: Client, provider: Provider, session: str, *wanted
     return [(call["status"], call["error"]) for call in answer["tool_calls"]], answer
 
 
+@pytest.mark.sweep
 async def test_a_native_tool_goes_the_way_of_every_other_tool(settings: Settings, provider: Provider) -> None:
     """Arguments are checked and typed, a destructive call waits for a yes, results are kept."""
     SHIPPED.clear()

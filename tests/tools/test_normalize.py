@@ -169,6 +169,7 @@ def test_a_few_lists_that_would_fill_any_memory_written_out_are_cut_short() -> N
     assert clean(shared(4), max_chars=10_000) == shared(4)
 
 
+@pytest.mark.sweep
 def test_fifty_megabytes_of_text_are_cut_at_the_limit_with_a_note() -> None:
     payload = make_payload("è\x00" * 25 * MEGABYTE, max_bytes=10 * MEGABYTE)
     assert (payload.kind, payload.cut_from) == ("text", 50 * MEGABYTE)
@@ -240,6 +241,7 @@ def is_plain(value: Any) -> bool:
             return value is None or type(value) in (bool, int)
 
 
+@pytest.mark.sweep
 @given(anything)
 def test_any_python_value_gives_storable_json_that_comes_back_as_it_was(value: object) -> None:
     cleaned = clean(value)

@@ -29,6 +29,7 @@ async def children() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("content", "path"),
     [
@@ -55,6 +56,7 @@ async def test_other_work_goes_on_while_a_path_is_evaluated() -> None:
         await asked
 
 
+@pytest.mark.sweep
 async def test_after_a_refusal_the_next_path_is_evaluated() -> None:
     with pytest.raises(InvalidPath):
         await page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.1)
@@ -76,6 +78,7 @@ async def test_a_client_that_leaves_ends_the_evaluation() -> None:
     assert psutil.wait_procs(working, timeout=PATIENCE_S)[1] == []
 
 
+@pytest.mark.sweep
 async def test_a_process_that_evaluates_ends_with_the_one_it_works_for(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

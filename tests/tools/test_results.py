@@ -56,6 +56,7 @@ async def database(settings: Settings) -> AsyncIterator[Database]:
     await opened.close()
 
 
+@pytest.mark.sweep
 async def test_lists_and_messages_do_not_touch_the_payloads(settings: Settings, provider: Provider) -> None:
     async with running(settings) as client, looking_into(settings) as stores:
         session = await client.new_session()

@@ -442,6 +442,7 @@ async def test_a_result_already_given_in_full_in_this_turn_is_not_given_again(
     assert last_result(provider.requests[-1])["result"].startswith('{"rows":[{"id":"row-000000"')
 
 
+@pytest.mark.sweep
 async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client: Client, provider: Provider) -> None:
     session, other = await client.new_session(), await client.new_session()
     with loop_kept_free():
@@ -460,6 +461,7 @@ async def test_a_megabyte_is_stored_and_paged_by_clients_and_by_the_model(client
     assert (await problem(client, other, call["tool_call_id"]))[:2] == (404, "tool_result_not_found")
 
 
+@pytest.mark.sweep
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("wanted", [("big", {"n_bytes": MEGABYTE}), ("table", {"rows": 26_000})])
 async def test_a_megabyte_costs_the_next_turn_less_than_three_hundred_tokens(

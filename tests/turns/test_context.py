@@ -43,6 +43,7 @@ def earlier(provider: Provider) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in system["content"].splitlines() if line.startswith('{"tool_call_id"')]
 
 
+@pytest.mark.sweep
 async def test_a_result_is_shown_in_one_form_in_every_turn_after_its_own(client: Client, provider: Provider) -> None:
     session = await client.new_session()
     small, long = {"text": "è 好", "id": "eml-1a2b3c"}, {"text": "x" * 3000, "id": "eml-4d5e6f"}

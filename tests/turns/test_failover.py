@@ -1,5 +1,7 @@
 """PostgreSQL fails over to a standby that lacks the last commits; Redis has all of it."""
 
+import pytest
+
 from segue.config import Settings
 from tests.support.provider import Provider, says
 from tests.support.service import running
@@ -10,6 +12,7 @@ COLUMNS = """SELECT string_agg(column_name, ', ') FROM information_schema.column
 WHERE table_name = $1 AND is_generated = 'NEVER'"""
 
 
+@pytest.mark.sweep
 async def test_watchers_get_the_answer_that_is_stored_after_a_failover(settings: Settings, provider: Provider) -> None:
     body, key = {"message": "What is it?", "background": True}, {"Idempotency-Key": "k1"}
     async with running(settings, takes_turns=False) as client, looking_into(settings) as stores:

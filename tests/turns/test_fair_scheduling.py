@@ -22,6 +22,7 @@ async def backlog_of(client: Client, count: int) -> list[str]:
     return sessions
 
 
+@pytest.mark.sweep
 async def test_who_comes_after_a_backlog_is_next_and_none_of_the_backlog_is_forgotten(
     settings: Settings, provider: Provider
 ) -> None:

@@ -227,6 +227,7 @@ async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_
         assert (turn["answer"]["usage"], len(await client.messages(old["session_id"]))) == (old["usage"], 2)
 
 
+@pytest.mark.sweep
 async def test_details_of_a_turn_that_was_run_again_go_after_the_days_since_then(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:

@@ -39,6 +39,7 @@ def beginning(request: dict[str, Any]) -> str:
     return json.dumps([request["tools"], *before])[:-1]
 
 
+@pytest.mark.sweep
 async def test_a_request_begins_with_all_that_the_turn_before_began_with_and_what_it_said(
     client: Client, provider: Provider
 ) -> None:

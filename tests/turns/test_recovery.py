@@ -170,6 +170,7 @@ async def test_a_lapsed_turn_that_is_not_to_be_tried_again_ends_with_the_reason(
     assert (await client.chat(session, "and now?"))["message"]["content"] == "here"
 
 
+@pytest.mark.sweep
 async def test_a_message_that_redis_lost_on_its_way_is_answered_all_the_same(
     settings: Settings, provider: Provider
 ) -> None:

@@ -318,6 +318,7 @@ async def test_a_text_that_is_changed_while_it_is_about_to_be_said_is_not_said(
     assert provider.messages(role="user")[-1]["content"] == "Another text"
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_is_run_now_while_the_next_one_is_about_to_begin_is_the_last_one(
     settings: Settings, provider: Provider, stores: Stores, database_url: str
 ) -> None:
@@ -398,6 +399,7 @@ async def test_what_is_due_while_the_last_turn_is_open_is_left_out_waits_or_runs
         await stores.until("SELECT count(*) = $1 FROM turns WHERE status = 'completed'", turns)
 
 
+@pytest.mark.sweep
 async def test_a_turn_that_failed_is_run_again_as_often_as_set_and_then_its_owner_is_told(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:
@@ -614,6 +616,7 @@ async def test_without_a_model_a_reminder_is_promised_and_kept(settings: Setting
             assert (await client.messages(session))[-1]["content"].startswith(f"⏰ {what}\n")
 
 
+@pytest.mark.sweep
 async def test_without_a_model_what_is_wanted_every_week_is_promised_and_done(
     settings: Settings, stores: Stores, tmp_path: Path
 ) -> None:

@@ -234,6 +234,7 @@ async def test_a_steered_turn_is_regenerated_with_all_that_was_said_and_only_its
     assert [each["id"] for each in listed["items"]][::3] == [opening["id"], steered["id"]]
 
 
+@pytest.mark.sweep
 async def test_a_steered_turn_that_was_cancelled_is_run_again_with_what_it_had_read(
     client: Client, provider: Provider
 ) -> None:

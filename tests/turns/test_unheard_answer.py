@@ -16,6 +16,7 @@ from tests.support.service import running
 from tests.support.stores import looking_into
 
 
+@pytest.mark.sweep
 @pytest.mark.hasty
 async def test_an_answer_whose_storing_was_not_heard_is_charged_once_though_the_outage_outlasts_the_lease(
     settings: Settings, database_url: str, provider: Provider

@@ -446,6 +446,7 @@ async def test_a_turn_whose_end_was_stored_unheard_is_charged_once(
         assert await stores.database.fetchval("SELECT sum(calls) FROM usage") == 2
 
 
+@pytest.mark.sweep
 @pytest.mark.hasty
 @pytest.mark.parametrize("unheard", [COMMITTED, pytest.param(BOOKED, marks=pytest.mark.sweep)])
 async def test_what_was_booked_unheard_while_a_turn_runs_is_booked_once(

@@ -292,6 +292,7 @@ async def free_tables(context: ToolContext) -> dict[str, Any]:
     return {"for": context.answers[0].content}
 
 
+@pytest.mark.sweep
 async def test_the_form_of_a_tool_is_filled_in_with_the_answer_to_the_interrupt(
     settings: Settings, provider: Provider
 ) -> None:

@@ -124,6 +124,7 @@ async def test_a_yes_said_three_times_approves_three_steps_at_every_door(
             assert shelf.effects == ["delete itm-1", "delete itm-2", "delete itm-3"], (door, headers)
 
 
+@pytest.mark.sweep
 async def test_an_idempotency_key_is_one_turn_at_every_door(client: Client, provider: Provider) -> None:
     for door, sent in DOORS.items():
         provider.will(says("Noon"), says("Midnight"))

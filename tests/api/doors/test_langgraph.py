@@ -177,6 +177,7 @@ async def test_an_answer_holds_for_what_was_shown_and_counts_once(
     assert sorted(shelf.effects) == ["delete itm-1", "delete itm-2"]
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:Request failed, attempting reconnect")
 async def test_what_waits_is_approved_and_done_once_through_kill_nine(
     settings: Settings, provider: Provider, shelf: Shelf

@@ -102,6 +102,7 @@ def narrow_a_tool(recording: dict[str, Any]) -> None:
     tool["input_schema"]["properties"]["query"]["maxLength"] = 3
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("change", "told"),
     first(
@@ -195,6 +196,7 @@ async def test_a_model_that_makes_the_same_calls_differs_in_nothing_whatever_it_
         await played(settings, recording, model="another", llm_model="scripted")
 
 
+@pytest.mark.sweep
 async def test_a_model_is_compared_with_the_recording_and_its_calls_reach_nothing_but_that(
     settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:

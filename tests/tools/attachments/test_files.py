@@ -117,6 +117,7 @@ def test_a_pdf_without_text_says_so_in_place_of_the_text() -> None:
     assert read.summary.startswith("2 pages; [Segue found no text")
 
 
+@pytest.mark.sweep
 def test_a_text_that_is_too_long_says_where_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     read = read_file(TEXT, b"x" * 5000, 1000)
     assert read.text.endswith("[cut by Segue: 1000 of 5000 bytes kept]")

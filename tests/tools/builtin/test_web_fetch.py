@@ -144,6 +144,7 @@ async def test_a_page_without_an_article_gives_all_the_text_it_shows(
     assert (await run(fetch, site.url()))["text"].split() == text.split()
 
 
+@pytest.mark.sweep
 async def test_a_page_of_very_many_elements_is_read_without_extraction(site: Site, fetch: Tool) -> None:
     site.answers["/"] = answer("<ul>" + "<li><b>x</b>" * 100_000)
     page = await run(fetch, site.url())
@@ -205,12 +206,14 @@ async def test_a_body_without_end_is_read_up_to_the_limit(site: Site, fetch: Too
     assert (page["text"], page["truncated"]) == ("à" * MAX_TEXT_CHARS, True)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
 async def test_a_compressed_page_is_unpacked(encoding: str, site: Site, fetch: Tool) -> None:
     site.answers["/"] = answer(gzip.compress(ARTICLE.encode()), Content_Encoding=encoding)
     assert "Trieste to Grado" in (await run(fetch, site.url()))["text"]
 
 
+@pytest.mark.sweep
 async def test_a_gzip_bomb_is_unpacked_only_up_to_the_limit(site: Site, fetch: Tool) -> None:
     site.answers["/"] = answer(gzip.compress(b"a" * 100_000_000), "text/plain", Content_Encoding="gzip")
     tracemalloc.start()

@@ -95,6 +95,7 @@ async def test_a_tool_that_leaves_no_trace_can_be_taken_out_too(client: Client, 
     assert "get_tool_result cannot run now" in provider.messages(role="tool")[0]["content"]
 
 
+@pytest.mark.sweep
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize("writer", ["put", "reset"])
 async def test_a_person_and_a_turn_that_write_at_once_lose_nothing(

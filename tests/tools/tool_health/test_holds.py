@@ -32,6 +32,7 @@ async def reset_all(client: Client, **body: Any) -> dict[str, Any]:
     return after
 
 
+@pytest.mark.sweep
 async def test_maintenance_for_all_holds_in_every_session_at_once_and_no_success_and_no_reset_of_a_session_lifts_it(
     client: Client, other: Client, provider: Provider, shelf: Shelf, settings: Settings
 ) -> None:
@@ -90,6 +91,7 @@ async def test_a_hold_that_cannot_be_is_refused_and_holds_nothing(client: Client
     assert (await client.get("/ops/audit"))["items"] == []
 
 
+@pytest.mark.sweep
 async def test_a_reset_heals_every_session_and_two_at_once_change_each_once(
     client: Client, other: Client, provider: Provider, shelf: Shelf
 ) -> None:

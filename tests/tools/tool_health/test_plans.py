@@ -38,6 +38,7 @@ async def test_a_tool_that_failed_between_the_question_and_the_yes_is_named_and_
     assert shelf.effects == [*effects, "delete itm-1", "moody ciao"]
 
 
+@pytest.mark.sweep
 async def test_a_yes_to_a_question_that_named_the_failed_tool_goes_on_up_to_it_and_waits(
     client: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

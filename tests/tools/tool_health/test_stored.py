@@ -97,6 +97,7 @@ async def test_states_go_with_their_session(
             assert await stores.database.fetchval(f"SELECT count(*) FROM {table}") == 0  # noqa: S608 (one of the two above)
 
 
+@pytest.mark.sweep
 async def test_a_turn_asks_for_all_states_at_once_however_many_tools_there_are(
     settings: Settings, provider: Provider, clock: Frozen
 ) -> None:

@@ -113,6 +113,7 @@ async def test_a_try_whose_process_died_holds_its_lease_for_the_longest_call_and
         assert not await redis.exists("segue:tools:try:mcp_moody")
 
 
+@pytest.mark.sweep
 async def test_without_redis_a_tool_that_failed_is_still_tried_only_once(
     settings: Settings, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:

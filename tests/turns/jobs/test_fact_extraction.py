@@ -169,6 +169,7 @@ def with_shelf(settings: Settings, shelf: Shelf) -> Settings:
     return settings
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("long_leases")
 async def test_a_model_that_gives_no_answer_is_asked_again(
     settings: Settings, provider: Provider, monkeypatch: pytest.MonkeyPatch
@@ -255,6 +256,7 @@ async def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before
     assert await known(client) == ["I have a dog"]
 
 
+@pytest.mark.sweep
 async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_redis(
     servers: ServerUrls, settings: Settings, provider: Provider
 ) -> None:

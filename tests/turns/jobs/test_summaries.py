@@ -166,6 +166,7 @@ def test_what_was_open_is_gone_once_sections_name_nothing(added: str, result: st
     assert written(carried_on(summary, read_lines(added))) == result
 
 
+@pytest.mark.sweep
 async def test_a_summary_that_gets_too_long_has_its_oldest_lines_condensed_and_keeps_the_newest_whole(
     settings: Settings, provider: Provider
 ) -> None:

@@ -415,6 +415,7 @@ async def test_without_a_webhook_nothing_is_stored_and_what_nobody_sends_is_drop
     assert [row["id"] for row in left] == ["4", "5"]
 
 
+@pytest.mark.sweep
 async def test_a_kill_at_each_place_of_the_way_loses_no_event_and_reorders_none(
     told: Settings, receiver: Receiver, provider: Provider, stores: Stores, shelf: Shelf
 ) -> None:

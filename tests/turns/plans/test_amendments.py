@@ -14,6 +14,7 @@ from tests.support.service import Client
 from tests.support.stores import looking_into
 
 
+@pytest.mark.sweep
 async def test_an_amendment_refers_to_its_own_new_step(client: Client, provider: Provider) -> None:
     session, _ = await offered(client, provider, THREE_STEPS)
     search = {"id": 3, "description": "Cerca", "tool": "mcp_find_items", "args": {"query": "Bianchi"}}
@@ -24,6 +25,7 @@ async def test_an_amendment_refers_to_its_own_new_step(client: Client, provider:
     assert answer["plan"]["steps"][3]["args"] == {"to": "Ada", "text": "Bianchi 1"}
 
 
+@pytest.mark.sweep
 async def test_an_amendment_refers_to_a_step_that_is_done(client: Client, provider: Provider) -> None:
     session, _ = await offered(client, provider, THREE_STEPS)
     args = {"item_id": {"$from": 1, "path": "items[1].id"}}

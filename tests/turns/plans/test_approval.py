@@ -98,6 +98,7 @@ async def test_a_yes_to_what_the_model_offers_beside_a_plan_that_waits_is_no_cha
     assert effects == []
 
 
+@pytest.mark.sweep
 async def test_a_yes_while_the_tool_is_away_waits_for_its_return(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

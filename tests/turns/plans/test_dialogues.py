@@ -107,6 +107,7 @@ async def test_every_recorded_change_is_made_once_and_in_order_and_nothing_else(
         assert (playing.doubled, playing.failed, desk.foreign) == ([], [], [])
 
 
+@pytest.mark.sweep
 async def test_a_change_is_made_once_although_the_service_is_killed_at_each_boundary(
     desk: Desk, service: Service
 ) -> None:

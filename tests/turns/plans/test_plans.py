@@ -183,6 +183,7 @@ async def test_a_destructive_call_outside_a_plan_waits_as_a_plan_of_one_step(
     assert effects == ["delete itm-7"]
 
 
+@pytest.mark.sweep
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("mode", "tool", "status"),

@@ -25,6 +25,7 @@ def decision(approval: dict[str, Any], what: str = "confirm") -> dict[str, Any]:
     return {"session_id": approval["session_id"], "version": approval["version"], "decision": what}
 
 
+@pytest.mark.sweep
 async def test_what_waits_is_listed_over_all_sessions_and_decided_on_at_once(
     client: Client, provider: Provider, effects: list[str]
 ) -> None:

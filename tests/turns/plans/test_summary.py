@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -14,6 +15,7 @@ from tests.support.stores import looking_into
 BESIDE = "Unrelated number {}: people like to talk about the weather, and the weather does not mind it at all, does it?"
 
 
+@pytest.mark.sweep
 async def test_a_plan_that_waits_is_carried_out_after_the_talk_about_it_has_become_a_summary(
     settings: Settings, client: Client, provider: Provider, effects: list[str]
 ) -> None:
