@@ -70,6 +70,29 @@ AS_SAID = [
     ("O utilizador mora no Rio", "Moro no Rio"),
     ("المستخدم لا يحب القهوة", "لا أحب القهوة"),
     ("المستخدم يحب القهوة", "لا أحب الشاي لكن أحب القهوة"),
+    ("The user is pregnant", "I don't drink because I'm pregnant"),
+    ("The user has asthma", "I do not smoke and I have asthma"),
+    ("The user lives in Rome", "I live in Rome and have no children"),
+    ("The user is a vegetarian", "No I'm a vegetarian"),
+    ("L'utente è incinta", "Non bevo perché sono incinta"),
+    ("L'utente è allergico alle noci", "Non mangio carne e sono allergico alle noci"),
+    ("L'utente vive a Roma", "Vivo a Roma e non ho figli"),
+    ("L'utente è celiaco", "No sono celiaco"),
+    ("用户怀孕了", "我不喝酒因为我怀孕了"),
+    ("用户对花生过敏", "我不吃肉而且我对花生过敏"),
+    ("用户住在罗马", "我住在罗马也没有孩子"),
+    ("المستخدمة حامل", "لا أشرب القهوة لأنني حامل"),
+    ("المستخدم لديه حساسية من المكسرات", "لا آكل اللحم وعندي حساسية من المكسرات"),
+    ("المستخدم يسكن في روما", "أسكن في روما وليس لدي أطفال"),
+]
+EXPLAINED = [
+    ("The user is allergic to nuts", "I can't eat nuts, I'm allergic"),
+    ("The user is allergic to nuts", "I can't eat nuts because I'm allergic to them"),
+    ("L'utente è allergico alle noci", "Non mangio noci perché sono allergico"),
+    ("L'utente è allergico alle noci", "Non mangio noci: ne sono allergico"),
+    ("用户对花生过敏", "我不能吃花生，因为会过敏"),
+    ("المستخدم لديه حساسية من الفول السوداني", "لا آكل الفول السوداني، عندي حساسية"),
+    ("المستخدم لديه حساسية من الفول السوداني", "لا آكل الفول السوداني لأن لدي حساسية منه"),
 ]
 OTHERWISE = [
     ("The user eats peanuts", "I don't eat peanuts"),
@@ -107,6 +130,18 @@ OTHERWISE = [
     ("المستخدم يأكل اللحم", "لا آكل اللحم لكن آكل السمك"),
     ("L'utilisateur mange de la viande", "Je ne mange pas de viande"),
     ("Der Benutzer isst Nüsse", "Ich esse keine Nüsse"),
+    ("The user is allergic to nuts", "I'm allergic to milk, not to nuts"),
+    ("The user is allergic to nuts", "I'm not allergic to nuts but allergic to milk"),
+    ("The user eats nuts", "I don't eat nuts, I'm allergic"),
+    ("The user has a cat", "I have a dog and no cat"),
+    ("The user is pregnant", "I don't drink, not because I'm pregnant"),
+    ("L'utente mangia noci", "Non mangio noci perché sono allergico"),
+    ("L'utente è allergico alle noci", "Non sono allergico alle noci, sono allergico al latte"),
+    ("L'utente ha figli", "Vivo a Roma e non ho figli"),
+    ("用户吃花生", "我不能吃花生，我过敏"),
+    ("用户怀孕了", "我不喝酒不是因为我怀孕了"),
+    ("المستخدم لديه حساسية من الفول", "ليس لدي حساسية من الفول"),
+    ("المستخدمة حامل", "لا أشرب ليس لأنني حامل"),
 ]
 
 
@@ -128,6 +163,11 @@ def test_a_correction_is_said_together_with_what_it_corrects() -> None:
 
 @pytest.mark.parametrize(("fact", "message"), AS_SAID)
 def test_a_fact_is_said_also_if_the_message_negates_something_else(fact: str, message: str) -> None:
+    assert is_said(fact, message)
+
+
+@pytest.mark.parametrize(("fact", "message"), EXPLAINED)
+def test_an_allergy_said_as_the_reason_for_what_is_not_eaten_was_said_of_that(fact: str, message: str) -> None:
     assert is_said(fact, message)
 
 

@@ -98,8 +98,7 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     except AppError as error:
         if not gave_no_answer(error):
             raise
-        is_false = claimed is not None and claimed.is_sure and not done
-        return answer, ["nothing_changed"] if is_false else []
+        return answer, ["nothing_changed"] if claimed is not None and claimed.is_sure and not done else []
     return answer, []
 
 

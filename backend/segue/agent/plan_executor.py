@@ -153,8 +153,7 @@ def _change(run: PlanRun, step: Step) -> Change | None:
     changed = [key for key, digest in now.items() if key != step.tool and shown.get(key, digest) != digest]
     if changed:
         return "agent_changed" if approval_requests.AGENT in changed else "tool_changed"
-    newly_blocked = blocked_tools(run.turn, run.plan).keys() - set(run.stored.blocked_tools)
-    return "tool_blocked" if newly_blocked else None
+    return "tool_blocked" if blocked_tools(run.turn, run.plan).keys() - set(run.stored.blocked_tools) else None
 
 
 async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:

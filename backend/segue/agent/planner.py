@@ -251,5 +251,4 @@ def _answer(asks: UserRequest, values: Mapping[str, Any], *, read_any: bool = Tr
     for name, value in values.items():
         if not any(fault.startswith(f"$.{name}:") for fault in faults_of_answer(asks, {**known, name: value})):
             known[name] = value
-    complete = read_any and not faults_of_answer(asks, known)
-    return ReadAnswer("complete" if complete else "incomplete", known)
+    return ReadAnswer("complete" if read_any and not faults_of_answer(asks, known) else "incomplete", known)

@@ -262,8 +262,7 @@ def fenced_json(heading: str, *values: object) -> str:
 
 
 def fenced_lines(heading: str, lines: Iterable[str]) -> str:
-    text = "\n".join(lines)
-    return f"{heading}\n{fenced(text)}"
+    return "\n".join((heading, fenced("\n".join(lines))))
 
 
 def _bounded_lines(lines: Iterable[str], max_chars: int) -> str:

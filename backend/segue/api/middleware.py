@@ -123,8 +123,7 @@ class Gate:
             if (path := scope["route_path"]) not in self._open and not path.startswith(OPEN_FOLDER):
                 await _authenticate(request)
         except AppError as error:
-            problem = await problems.app_problem(request, error)
-            await problem(scope, receive, send)
+            await (await problems.app_problem(request, error))(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -169,8 +169,7 @@ class Tools:
         """
         if ctx.request_state is not None:
             return await self._resumed(ctx, session_id, ctx.request_state)
-        approves = self._may_decide and not can_ask(ctx)
-        body = {"message": message, "stream": True, "approves": approves}
+        body = {"message": message, "stream": True, "approves": self._may_decide and not can_ask(ctx)}
         return await self._settled(ctx, await self._sent(ctx, session_id, "chat", body, message_id or str(uuid4())))
 
     async def decide_plan(self, session_id: SessionArgument, ctx: McpContext) -> ToolAnswer:

@@ -116,8 +116,7 @@ class Cache(_Client):
 
     async def delete_listed(self, listing: str) -> None:
         """Deletes the keys that `set_listed` has listed, and the listing."""
-        keys = await self._attempt("SMEMBERS", listing) or ()
-        await self.delete(*keys, listing)
+        await self.delete(*(await self._attempt("SMEMBERS", listing) or ()), listing)
 
     async def delete(self, *keys: str | bytes) -> None:
         await self._attempt("DEL", *keys)

@@ -307,8 +307,7 @@ def _line(call: ToolCall) -> str:
     """A line of code each, so that nothing in arguments and results is read as Markdown."""
     asked = canonical_args(call.args)
     asked = asked if len(asked) <= MAX_ARGS_CHARS else f"{asked[:MAX_ARGS_CHARS]}…"
-    told = _plain(f"{call.tool_name} {asked}: {call.status}. {call.metadata.summary}")
-    return f"- `` {told} ``"
+    return f"- `` {_plain(f'{call.tool_name} {asked}: {call.status}. {call.metadata.summary}')} ``"
 
 
 def _plain(text: str) -> str:

@@ -62,8 +62,7 @@ class _Bucket:
 
     def take(self, amount: int) -> bool:
         now = anyio.current_time()
-        filled = self._level + (now - self._filled_at) * self._per_s
-        self._level = min(filled, self._capacity) - amount
+        self._level = min(self._level + (now - self._filled_at) * self._per_s, self._capacity) - amount
         self._filled_at = now
         return self._level >= 0
 

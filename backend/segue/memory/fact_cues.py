@@ -5,7 +5,7 @@ a message of theirs, up to its ending, or be a synonym; addresses to the letter.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby, pairwise
@@ -26,7 +26,7 @@ _ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)
 
 _DAYS: Final = ("day_before_yesterday", "yesterday", "today", "tomorrow", "day_after_tomorrow")
 _SHIFTS: Final[Mapping[str, int | None]] = {**{day: at for at, day in enumerate(_DAYS, start=-2)}, "no_day": None}
-_POLARITIES: Final = ("not", "without", "but", "plain")
+_POLARITIES: Final = ("not", "without", "but", "plain", "why")
 SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
 _CLAUSE: Final = re.compile(r",(?=\s)|[;:，；、،؛()]|\s[-–—]\s")
@@ -210,15 +210,16 @@ def with_dates(fact: str, days: Mapping[Phrase, str]) -> str:
 
 def is_said(fact: str, *texts: str) -> bool:
     """Returns whether the texts together have every significant word of the fact, and outside of negations unless it
-    has one itself; false if the fact has none.
+    has one itself or is their reason; false if the fact has none.
     """
     if not all(any(address in text for text in texts) for address in _ADDRESS.findall(fact)):
         return False
     significant = significant_words(fact)
     language = detect_language(texts[0])
-    is_negated = any(negated for _, negated in _clauses_of(fact, language))
-    clauses = (each for text in texts for each in _clauses_of(text, language))
-    words = {word for clause, negated in clauses if is_negated or not negated for word in clause}
+    clauses, of_fact = [each for text in texts for each in _clauses_of(text, language)], [*_clauses_of(fact, language)]
+    is_explained = any(each.why for each in of_fact) and any(each.explains for each in clauses)
+    takes_all = is_explained or any(each.negated for each in of_fact)
+    words = {word for clause in clauses if takes_all or not clause.negated for word in clause.words}
     synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}
     said = set(map(_without_prefix, words))
     return bool(significant) and all(
@@ -226,17 +227,32 @@ def is_said(fact: str, *texts: str) -> bool:
     )
 
 
-def _clauses_of(text: str, language: str) -> Iterator[tuple[Phrase, bool]]:
-    """Yields the words of each clause, and whether they are negated: `I drink tea`, no; `but no coffee`, yes."""
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    """A part of a sentence: `I eat no nuts`, and `as I am allergic`, which explains that and says of what it is."""
+
+    said: Sequence[tuple[Phrase, str | None]]
+
+    words = property(lambda self: [word for phrase, _ in self.said for word in phrase])
+    negated = property(lambda self: any(kind in ("not", "without") for _, kind in self.said))
+    why = property(lambda self: any(kind == "why" for _, kind in self.said))
+
+    @property
+    def explains(self) -> bool:
+        own = [word for phrase, kind in self.said if kind is None for word in phrase]
+        return self.why and not self.negated and FACT_WORDS.now.ignored.issuperset(own)
+
+
+def _clauses_of(text: str, language: str) -> Iterator[_Clause]:
     matcher = FACT_WORDS.now.negations.get(language, _NO_PHRASES)
     for part in (part for sentence in sentences_of(text) for part in _CLAUSE.split(sentence)):
-        clause, negated = Phrase(), False
+        said: list[tuple[Phrase, str | None]] = []
         for phrase, kind in _phrases_in(split_words(part), matcher):
             if kind in ("without", "but"):
-                yield clause, negated
-                clause, negated = Phrase(), False
-            clause, negated = clause + phrase, negated or kind in ("not", "without")
-        yield clause, negated
+                yield _Clause(said)
+                said = []
+            said.append((phrase, kind))
+        yield _Clause(said)
 
 
 def _is_among(word: str, said: set[str]) -> bool:

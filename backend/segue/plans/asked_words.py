@@ -177,8 +177,7 @@ def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
     """
     lines = answer[-LONGEST_ANSWER:].strip().splitlines()
     announces = (line.rstrip(" *").endswith((":", "：")) and lists.has_cue(line, "details") for line in lines)
-    heads = (at for at, is_head in enumerate(announces) if is_head)
-    shown = lines[max(heads, default=len(lines)) :]
+    shown = lines[max((at for at, is_head in enumerate(announces) if is_head), default=len(lines)) :]
     if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
         return ""
     before = " ".join(sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-MOST_SENTENCES:])

@@ -277,8 +277,7 @@ async def _left(_: dict[str, Any], __: ToolContext) -> object:
 def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
     """Runs in a child process. Leaves there what would take long to hand over."""
     answer = _read(tool, args, output.read(output.text) if isinstance(output, Unread) else output, max_bytes)
-    payload = replace(answer.payload, shown=text_in(answer.payload.shown))
-    return replace(answer, payload=without_value(payload))
+    return replace(answer, payload=without_value(replace(answer.payload, shown=text_in(answer.payload.shown))))
 
 
 def _read(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:

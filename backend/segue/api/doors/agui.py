@@ -327,8 +327,7 @@ async def run_events(
                     shown += [Entry(end, event) for event in frames.ended(last.event, open_plan)]
                 yield shown
     except AppError as error:
-        request_id = client.http.scope["request_id"]
-        yield [Entry(end, agui_encoding.run_ended(turn, error, request_id=request_id))]
+        yield [Entry(end, agui_encoding.run_ended(turn, error, request_id=client.http.scope["request_id"]))]
 
 
 async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:

@@ -121,8 +121,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
     if place is None or sent.client_id in (None, session.id):  # a session's own id cannot become another's name
         return session, request
     # The client shows what has left the history here: that conversation goes on in a session of its own.
-    history = await _history(sent)
-    return await _named(client, sent, history, None, sent.client_id, instead_of=session.id), request
+    return await _named(client, sent, await _history(sent), None, sent.client_id, instead_of=session.id), request
 
 
 async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) -> str:

@@ -143,8 +143,7 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
 @router.get("/responses/{response_id}/input_items")
 async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Lists what the user said in the turn of a response, as messages of OpenAI's."""
-    turn = await _turn_of(client, response_id)
-    said = await client.services.read(user_messages_of, turn.turn_id)
+    said = await client.services.read(user_messages_of, (await _turn_of(client, response_id)).turn_id)
     if not said:  # deleted just now
         raise NotFound("turn")
     of_all = {"type": "message", "role": "user", "status": "completed"}

@@ -190,8 +190,7 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
     forms: Sequence[str] = _SENTENCES[language]["nouns"].get(noun, _SENTENCES[language]["nouns"]["thing"])
     # The forms are for one, two, a few (as Arabic counts) and many; a language with fewer has its last for the rest.
     place = number - 1 if number <= 2 else 2 if 3 <= number % 100 <= 10 else 3  # noqa: PLR2004 (Arabic grammar)
-    things = forms[min(place, len(forms) - 1)].format(n=number)
-    return sentence(language, "found", things=things, about=about)
+    return sentence(language, "found", things=forms[min(place, len(forms) - 1)].format(n=number), about=about)
 
 
 # --- what is wanted later ---

@@ -118,8 +118,7 @@ def replay_config(
     recordings: Mapping[str, domain.Recording], model: Mapping[str, str] | None = None, trial: Trial | None = None
 ) -> ReplayConfig:
     """Takes recordings by file name. Raises CannotPlay if their settings or tools contradict each other."""
-    settings = {name: recording.settings for name, recording in recordings.items()}
-    (first, shared), *others = settings.items()
+    (first, shared), *others = ((name, recording.settings) for name, recording in recordings.items())
     if other := next((name for name, own in others if own != shared), None):
         raise CannotPlay(f"{first} and {other} were recorded under different settings: replay them apart.")
     tools: dict[str, tuple[str, RecordedTool]] = {}
