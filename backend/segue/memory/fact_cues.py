@@ -228,7 +228,7 @@ def is_said(fact: str, *texts: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Clause:
+class _FactClause:
     """A part of a sentence: `I eat no nuts`, and `as I am allergic`, which explains that and says of what it is."""
 
     said: Sequence[tuple[Phrase, str | None]]
@@ -243,16 +243,16 @@ class _Clause:
         return self.why and not self.negated and FACT_WORDS.now.ignored.issuperset(own)
 
 
-def _clauses_of(text: str, language: str) -> Iterator[_Clause]:
+def _clauses_of(text: str, language: str) -> Iterator[_FactClause]:
     matcher = FACT_WORDS.now.negations.get(language, _NO_PHRASES)
     for part in (part for sentence in sentences_of(text) for part in _CLAUSE.split(sentence)):
         said: list[tuple[Phrase, str | None]] = []
         for phrase, kind in _phrases_in(split_words(part), matcher):
             if kind in ("without", "but"):
-                yield _Clause(said)
+                yield _FactClause(said)
                 said = []
             said.append((phrase, kind))
-        yield _Clause(said)
+        yield _FactClause(said)
 
 
 def _is_among(word: str, said: set[str]) -> bool:
