@@ -86,7 +86,7 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
         return {}
     said, results, succeeded = await _seen(turn)
     lapsed = turn.context.clock() - timedelta(seconds=turn.context.settings.plan_ttl_s)  # as a plan that waits does
-    is_old = any(each.created_at < lapsed for each in said if each.content == agreement.answer)
+    is_old = next((each.created_at < lapsed for each in said if each.content == agreement.answer), False)
     if is_old or call_key(request) in succeeded:
         return {}
 

@@ -88,3 +88,16 @@ async def test_an_offer_in_words_lapses_as_a_plan_that_waits_does(
     provider.will(calls(("mcp_delete_item", {"item_id": "itm-2"})))
     answer = await client.chat(late, "sì, grazie")
     assert (effects, [step["status"] for step in answer["plan"]["steps"]]) == (["delete itm-1"], ["waiting"])
+
+
+async def test_an_offer_that_is_made_again_is_new_though_an_old_one_had_the_same_words(
+    client: Client, provider: Provider, clock: Frozen, effects: list[str]
+) -> None:
+    session = await client.new_session()
+    for _ in range(2):
+        provider.will(says("Shall I delete itm-2?"))
+        await client.chat(session, "What of itm-2?")
+        clock.now += timedelta(hours=23)
+    provider.will(calls(("mcp_delete_item", {"item_id": "itm-2"})), says("Gone."))
+    await client.chat(session, "sì, grazie")
+    assert effects == ["delete itm-2"]
