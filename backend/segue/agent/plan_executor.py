@@ -194,8 +194,7 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     note = prompts.answer_step_note(run.plan, step)
     asked, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
     reply, started = await stream_reply(context, asked, offered, tool_choice="none")
-    said = await keep_made_images(run.turn, reply) if reply.images else reply.text
-    text = clean(said) or prompts.TEXTS["no_answer"]
+    text = clean(await keep_made_images(run.turn, reply) if reply.images else reply.text) or prompts.TEXTS["no_answer"]
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
     moved = update_step(run.plan, step.id, "complete", result_preview=preview)

@@ -151,8 +151,7 @@ def account(state: TurnState, tools: Mapping[str, Tool]) -> str:
     calls, plan, language = state.get("tool_calls", ()), running_plan(state), language_of(state)
     told = [outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
     lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
-    parts = translate("no_words", language), ended(plan, language) if plan else "", lines
-    return "\n\n".join(filter(None, parts))
+    return "\n\n".join(filter(None, (translate("no_words", language), ended(plan, language) if plan else "", lines)))
 
 
 def outcome_line(call: ToolCall, tools: Mapping[str, Tool], language: str) -> str:

@@ -67,8 +67,7 @@ def sources_of(state: TurnState) -> tuple[session.Source, ...]:
         return ()
     answer = (state["answer"] or "")[:MAX_CITING_CHARS]
     named = sorted(_named(answer, state.get("found", ()), results), key=lambda each: each[0])
-    read = [each for each in state.get("found", ()) if each.url and each.part is None]
-    used = [each for _, each in named] or read
+    used = [each for _, each in named] or [each for each in state.get("found", ()) if each.url and each.part is None]
     distinct = dict[object, session.Source]()
     for each in used:
         distinct.setdefault(each.url or (each.tool_call_id, each.part), each)

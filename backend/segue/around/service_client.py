@@ -140,8 +140,7 @@ class Api:
 
 def problem_line(title: str, detail: str, *, status: int, advice: Mapping[int, str]) -> str:
     """Returns one line: what is wrong, and what to do about it if that is known."""
-    problem = detail if detail.startswith(title) else f"{title}: {detail}"
-    return " ".join(filter(None, (problem, advice.get(status))))
+    return " ".join(filter(None, (detail if detail.startswith(title) else f"{title}: {detail}", advice.get(status))))
 
 
 def turn_problem(event: StreamEvent, advice: Mapping[int, str]) -> str:

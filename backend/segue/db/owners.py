@@ -116,8 +116,7 @@ class Adoption:
         """Leaves those of sessions that are left."""
         mine = sa.select(*table.primary_key).where(column == self.from_).limit(500)
         if "session_id" in table.c:
-            is_left = sa.exists().where(sessions.c.id == table.c.session_id, sessions.c.owner == self.from_)
-            mine = mine.where(~is_left)
+            mine = mine.where(~sa.exists().where(sessions.c.id == table.c.session_id, sessions.c.owner == self.from_))
         async with self.database.transaction() as connection:
             rows = (await connection.execute(mine)).all()
             which = sa.tuple_(*table.primary_key).in_([tuple(row) for row in rows])

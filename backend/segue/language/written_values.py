@@ -126,8 +126,7 @@ def with_plain_prices(text: str, shown: frozenset[str]) -> str:
         said = (f"{each:.15g}" for each in _amount(price[2] or price[3]))
         return next((f" {each} {'' if is_meant and f'${each}' in shown else '⇄'} " for each in said), price[0])
 
-    has_prices = any(each.startswith("$") for each in shown)
-    return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS)) if has_prices else text
+    return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS)) if any(each.startswith("$") for each in shown) else text
 
 
 def prices_in(text: str) -> set[tuple[float, str]]:

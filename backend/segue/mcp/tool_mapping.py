@@ -271,8 +271,7 @@ def _is_wrapped(name: str, schema: Mapping[str, Any]) -> bool:
 def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     """Returns the structured value of a result, or its content; a large one Unread. Raises ToolFailed for an error."""
     if result.is_error:
-        texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
-        said = "\n".join(texts).strip()
+        said = "\n".join([block.text for block in result.content if isinstance(block, mcp_types.TextContent)]).strip()
         if not said and result.structured_content:
             said = to_json(result.structured_content).decode()
         error = _SDK_PREFIX.sub("", said)[:MAX_ERROR_CHARS]

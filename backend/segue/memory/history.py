@@ -259,8 +259,7 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
 
 def said_by_user(message: Message) -> str:
     """Returns, to the letter, what the user says in a message: not what a program brought, or what they quote."""
-    is_theirs = message.role == "user" and BY_PROGRAM not in message.metadata
-    return own_words(str(message.content)) if is_theirs else ""
+    return own_words(str(message.content)) if message.role == "user" and BY_PROGRAM not in message.metadata else ""
 
 
 async def recent_texts(

@@ -73,8 +73,7 @@ def read_calls(
     most = MAX_CALLS if text.startswith(tuple(CALL_MARKS)) else 1
     # What the model was given to read by anyone but itself.
     shown = " ".join(_NOT_COMPARED.sub("", each.text) for each in messages if not isinstance(each, AIMessage))
-    were_shown = any(_NOT_COMPARED.sub("", body) in shown for body in bodies)
-    return calls if len(calls) <= most and not were_shown else []
+    return calls if len(calls) <= most and not any(_NOT_COMPARED.sub("", body) in shown for body in bodies) else []
 
 
 def _written(text: str) -> Iterator[tuple[str, Any, str]]:

@@ -32,6 +32,7 @@ BORROWED: Final = frozenset({"act", "cancel", "thing", UNKNOWN})  # may be an En
 _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # A list with the line that announces it, if only one line follows it, or one in the last line.
 _LIST: Final = re.compile(r"(?m)(^.*[:：][ *]*\n+)?(^ *([-*•]|\d+[.)、]) [^?？؟\n]*\n+)+.*\Z|\b1[.)、].*\b2[.)、].*+\Z")
+_ITEM: Final = re.compile(r"(?:(?m:^) *[-*•]|(?<![^\s:：])(\d{1,2})[.)、])(?=\s|[^\W\d])")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
 
@@ -59,6 +60,7 @@ class ActionWords:
     spoken: PhraseMatcher[str]  # numbers and hours in words, by how `words` of a question name them
     cues: PhraseMatcher[str]  # words that offer to do something or ask for something else
     asked: PhraseMatcher[str]  # actions in the first person
+    picks: PhraseMatcher[str]  # what picks an item of a list, by its number
     covers: Mapping[str, frozenset[str]]  # what a tool named by a general action may do: `update_booking` may upgrade
 
     def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
@@ -94,8 +96,7 @@ class ActionWords:
 
     def _is_either(self, words: Phrase, cues: Sequence[frozenset[str]]) -> bool:
         """Returns whether an offer is of something or something else: `shall I keep it or delete it`."""
-        turn = next((at for at, here in enumerate(cues) if "turns" in here), len(words))
-        rest = range(turn + 1, len(words))
+        rest = range(next((at for at, here in enumerate(cues) if "turns" in here), len(words)) + 1, len(words))
         return not any("asks" in cues[at] for at in rest) and any(
             self.action_at(words, at)[0] or self.thing_at(words, at)[0] for at in rest
         )
@@ -162,8 +163,11 @@ def question_in(answer: str | None) -> Question | None:
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     asked = offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}"
     words, beside = words_of(asked), frozenset(words_of(answer[-LONGEST_ANSWER:]))
-    shown = frozenset(words) | names_in(asked)
-    return Question(lists.meant(words), _named_by(lists, words).things, shown, beside, frozenset(words_of(offer)))
+    items = {item[1] for item in _ITEM.finditer(offer) if item[1]} if _LIST.search(offer) else set()
+    picks = items | {f"#{item}" for item in items} if "1" in items else set()  # `yes, 1` to a list is to one of it
+    shown = (frozenset(words) | names_in(asked)) - picks
+    of = lists.meant(words), _named_by(lists, words).things, shown, beside - picks
+    return Question(*of, frozenset(words_of(offer)) - picks)
 
 
 def is_value(word: str) -> bool:
@@ -264,9 +268,24 @@ def offer_in(text: str | None) -> str | None:
         if any(lists.offers(words, asks=asks) for lists in ACTIONS.now.values()):
             is_bare = words and is_unspaced(words[0]) and not names_action(said[at])  # `진행할까요` has five
             refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(said)
-            listed = _LIST.search(end) if refers and not names_action(said[at]) else None
-            return listed[0].strip() if listed and names_action(listed[0]) else " ".join(said[at - refers :])
+            found = None if names_action(said[at]) else _LIST.search(end)
+            listed = found[0].strip() if found and names_action(found[0]) else ""
+            meant = _meant_of(listed, said[at])
+            return meant if listed and (refers or meant != listed) else " ".join(said[at - refers :])
     return None
+
+
+def _meant_of(listed: str, offer: str) -> str | None:
+    """Returns what an offer is of, of the list before it: all, the items that it picks, or none of a mere choice."""
+    known, words = ACTIONS.now.values(), words_of(offer)
+    places = {
+        int(place) for lists in known for at in range(len(words)) for place in _longest(lists.picks, words, at)[1]
+    }
+    starts = [*(item.start() for item in _ITEM.finditer(listed)), len(listed)]
+    items = [listed[start:end] for place, (start, end) in enumerate(pairwise(starts), 1) if place in places]
+    if places:
+        return " ".join((*items, offer))
+    return None if any(lists.has_cue(listed[: starts[0]], "choice") for lists in known) else listed
 
 
 def is_about(text: str, tool: str) -> bool:
@@ -337,8 +356,7 @@ def _amounts_in(args: Mapping[str, Any]) -> frozenset[str]:
     numbers = {path: each for path, each in values.items() if isinstance(each, int | float)}
     named = {path for path in numbers if not PRICES.isdisjoint(tool_words(path.rpartition(".")[2]))}
     amounts = [numbers[path] for path in named or (numbers if len(numbers) == 1 else ())]
-    signs = SIGNS.intersection(f"${each}" for each in values.values() if each)
-    return signs | {f"${each:.15g}" for each in amounts}
+    return SIGNS.intersection(f"${each}" for each in values.values() if each) | {f"${each:.15g}" for each in amounts}
 
 
 def _spoken(numbers: Mapping[str, str]) -> Mapping[str, str]:
@@ -361,7 +379,7 @@ def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, 
 
 
 def _action_words(section: Mapping[str, Any]) -> ActionWords:
-    asked = section.get("asked", {})
+    asked, picks = section.get("asked", {}), split_list(section.get("picks", ""))
     return ActionWords(
         actions=match_lists(section["actions"]),
         things=match_lists(section["things"]),
@@ -370,10 +388,11 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         before=match_lists({"before": section.get("before", "")}),
         spoken=match_lists(_spoken(section.get("numbers", {}))),
         cues=match_lists(
-            {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details")}
+            {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details", "choice")}
             | {"asked": ", ".join(asked.values())}
         ),
         asked=match_lists(asked),
+        picks=match_lists({str(at): each.replace("/", ", ") for at, each in enumerate(picks, 1)}),
         covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},
     )
 

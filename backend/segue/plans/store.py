@@ -143,8 +143,7 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
             return None
         with suppress(StalePlan):  # a button came in between: it is read again
             await swap(connection, before, domain.end(before.plan, "superseded"))
-    last = await _last_version(connection, stored.session_id)
-    stored = replace(stored, plan=replace(stored.plan, version=last + 1))
+    stored = replace(stored, plan=replace(stored.plan, version=await _last_version(connection, stored.session_id) + 1))
     await connection.execute(insert(plans).values(_columns(stored)))
     return stored
 

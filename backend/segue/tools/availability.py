@@ -149,8 +149,7 @@ class ToolAvailability:
         }
         listed = []
         for session_id, tool in found:
-            own = tool_health.without_words(sessions[session_id])
-            [state] = self.judge([specs[tool]], own, for_all, {}).values()
+            [state] = self.judge([specs[tool]], tool_health.without_words(sessions[session_id]), for_all, {}).values()
             listed.append(SessionToolState(session_id=session_id, tool=tool, **asdict(state)))
         if status is None:
             return tools, listed

@@ -168,8 +168,7 @@ def _part_of(text: str, declared: str | None) -> BinaryPart | None:
 
 def _part(text: str, declared: str | None) -> BinaryPart:
     encoded, kind = text if text.isprintable() else "".join(text.split()), _kind_of(text)
-    media_type = declared if declared not in (None, UNKNOWN) else kind or _text_or_unknown(encoded)
-    return BinaryPart(media_type, encoded, kind)
+    return BinaryPart(declared if declared not in (None, UNKNOWN) else kind or _text_or_unknown(encoded), encoded, kind)
 
 
 def _kind_of(encoded: str) -> str | None:

@@ -245,8 +245,7 @@ def _failure(spec: ToolSpec, raised: Exception) -> CallOutcome:
             log.warning("tool_raised", tool=spec.name, error=type(raised).__name__, exc_info=raised)
             return _failed(clean_text(f"{spec.name} failed: {_described(raised)}"))
     is_unknown = isinstance(raised, ToolLost) and not spec.may_repeat
-    error = clean_text(str(raised)) or f"{spec.name} failed."
-    return _failed(error, fault, "unknown" if is_unknown else "failed")
+    return _failed(clean_text(str(raised)) or f"{spec.name} failed.", fault, "unknown" if is_unknown else "failed")
 
 
 async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:

@@ -216,12 +216,11 @@ async def list_not_available(
     limit: int,
 ) -> list[StatePosition]:
     """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
-    position = sa.tuple_(tool_states.c.session_id, tool_states.c.tool)
     statement = sa.select(tool_states.c.session_id, tool_states.c.tool).where(
         tool_states.c.status != "available",
         tool_states.c.tool.in_(list(tools)),
         if_given(tool_states.c.status, status),
-        if_given(position, after, gt),
+        if_given(sa.tuple_(tool_states.c.session_id, tool_states.c.tool), after, gt),
     )
     rows = await connection.execute(statement.order_by(tool_states.c.session_id, tool_states.c.tool).limit(limit))
     return [(row.session_id, row.tool) for row in rows]

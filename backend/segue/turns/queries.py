@@ -175,8 +175,7 @@ def _metadata(message: session.Message, turn: Row[Any] | None) -> dict[str, Any]
         hidden = () if session.WRITTEN_BY in message.metadata else session.OF_SERVICE
         hidden = (*hidden, session.REASONING) if message.tool_calls else hidden
         return {name: value for name, value in session.answer_metadata(turn).items() if name not in hidden}
-    opens_turn = message.role == "user" and STEERED not in message.metadata
-    request = request_of(turn.request, turn.id) if opens_turn else None
+    request = request_of(turn.request, turn.id) if message.role == "user" and STEERED not in message.metadata else None
     return _of_button(message, request) if request else {}
 
 

@@ -86,11 +86,10 @@ class TurnMetrics:
         claim, model, plan = self._claim, self._model, self._plan
         used = asdict(self._used) | {"llm_calls": model.llm_calls}  # calls that failed too, which take no tokens
         times, reports = (self._seconds, claim.queued_s), (self._verdict, self._web_search)
-        ended = telemetry.TurnEnded(outcome_of(error), error.code if error else None, *times, *reports)
         record_end(
             self._observe,
             claim.key,
-            ended,
+            telemetry.TurnEnded(outcome_of(error), error.code if error else None, *times, *reports),
             request_id=claim.request.origin.request_id,
             attempt=claim.attempt,
             epoch=claim.epoch,

@@ -202,7 +202,6 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     # Its time so that a message which comes at the same moment is not claimed before it.
     noted = sa.update(sessions).where(sessions.c.id == sa.bindparam("at_session"))
     noted = noted.values(updated_at=sa.func.clock_timestamp(), gaps=gaps)
-    nothing = dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at"))
     return (
         sa.update(turns)
         .where(turns.c.id == failed, turns.c.status.in_(("failed", "cancelled")), turns.c.branch.is_(None))
@@ -214,7 +213,7 @@ def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
             attempts=0,
             request=turns.c.request.op("||")(sa.bindparam("asked", type_=turns.c.request.type)),
             **attempt_ended(turns.c.error["code"].as_string(), at=turns.c.finished_at),
-            **nothing,
+            **dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at")),
         )
         .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
         .add_cte(left_open, *gone, noted.cte("noted"))

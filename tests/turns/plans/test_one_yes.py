@@ -789,3 +789,74 @@ async def test_what_an_offered_list_keeps_is_not_deleted(
     answer = await client.chat(session, "yes please")
     assert effects == ["delete itm-1"]
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
+
+
+TWO: list[str] = [
+    "This is what I will do:\n1. Delete itm-1\n2. Delete itm-2\n\nShall I?",
+    "Farò così:\n1. Cancello itm-1\n2. Cancello itm-2\n\nProcedo?",
+    "我会：\n1. 删除 itm-1\n2. 删除 itm-2\n\n可以吗？",
+    "سأفعل:\n1. أحذف itm-1\n2. أحذف itm-2\n\nهل أتابع؟",
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        *zip(TWO, ["yes, 1", "sì, la 1", "好的，1", "نعم، 1"], strict=True),
+        (TWO[0], "yes, start with 1"),
+        (TWO[1], "sì, uno"),
+    ],
+)
+async def test_a_yes_that_picks_an_item_of_an_offered_list_by_its_number_covers_no_other(
+    said: str, reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Tidy up", said=said)
+    provider.will(calls(delete(2)), reads("amend"))
+    answer = await client.chat(session, reply)
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
+async def test_a_yes_that_picks_an_item_of_an_offered_list_by_its_number_covers_that(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Tidy up", said=TWO[0])
+    provider.will(calls(delete(1)), says("Gone."))
+    await client.chat(session, "yes, 1")
+    assert effects == ["delete itm-1"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Two ways:\n1. Delete itm-1\n2. Delete itm-2\n\nShall I go ahead with the first?",
+        "Ci sono due opzioni:\n1. Cancellare itm-1\n2. Cancellare itm-2\n\nProcedo con la 1?",
+        "有两个选择：\n1. 删除 itm-1\n2. 删除 itm-2\n\n要我做第一个吗？",
+        "هناك خياران:\n1. حذف itm-1\n2. حذف itm-2\n\nهل أنفذ الأول؟",
+    ],
+)
+async def test_a_yes_to_an_offer_that_picks_an_item_of_a_list_covers_that_and_no_other(
+    said: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Tidy up", said=said)
+    provider.will(calls(delete(1)), calls(delete(2)))
+    answer = await client.chat(session, {"C": "sì", "有": "好的", "ه": "نعم"}.get(said[0], "yes"))
+    assert effects == ["delete itm-1"]
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        ("You can either:\n1. Delete itm-1\n2. Delete itm-2\n\nShall I proceed?", "yes"),
+        ("Ci sono due alternative:\n- Cancellare itm-1\n- Cancellare itm-2\n\nProcedo?", "sì"),
+        ("有两个选择：\n1. 删除 itm-1\n2. 删除 itm-2\n\n可以吗？", "好的"),
+        ("هناك خياران:\n1. حذف itm-1\n2. حذف itm-2\n\nهل أتابع؟", "نعم"),
+    ],
+)
+async def test_a_yes_to_a_choice_covers_none_of_it(
+    said: str, reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Tidy up", said=said)
+    provider.will(calls(delete(2)))
+    answer = await client.chat(session, reply)
+    assert (answer["plan"]["status"], effects) == ("waiting", [])

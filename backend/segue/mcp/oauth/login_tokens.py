@@ -321,8 +321,7 @@ async def save_client(
     """Returns what is stored: that of another process if it was quicker to replace what both have found."""
     place = {"server": server, "issuer": issuer, "redirect_uri": redirect_uri}
     made = insert(mcp_clients).values(**place, sealed=sealed, created_at=func.now())
-    is_as_found = mcp_clients.c.sealed == replaced
-    changed = {"sealed": case((is_as_found, made.excluded.sealed), else_=mcp_clients.c.sealed)}
+    changed = {"sealed": case((mcp_clients.c.sealed == replaced, made.excluded.sealed), else_=mcp_clients.c.sealed)}
     stored = made.on_conflict_do_update(index_elements=list(place), set_=changed).returning(mcp_clients.c.sealed)
     kept: str = (await connection.execute(stored)).scalar_one()
     return kept

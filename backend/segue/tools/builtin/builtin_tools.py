@@ -81,11 +81,10 @@ async def builtin_tools(
         *own,
     ]
     if settings.web_search_provider != "none":
-        searching = await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context()))
         tools.append(
             web_search_tool(
                 provider=settings.web_search_provider,
-                client=searching,
+                client=await stack.enter_async_context(httpx2.AsyncClient(verify=tls_context())),
                 searxng_url=settings.searxng_url,
                 tavily_api_key=settings.tavily_api_key,
             )
