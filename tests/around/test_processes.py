@@ -104,6 +104,26 @@ raise SystemExit(_serve(app, settings, None, None))
 """
 
 
+STARTING = """
+import os
+from segue.around import serve
+from segue.config import Settings
+from segue.main import create_app
+from segue.plans.acknowledgement import LEXICON
+
+settings = Settings(port=0)
+started = serve._started
+
+async def telling(*given):
+    os.write(1, f'"listens, words: {"shipped" in vars(LEXICON)}"\\n'.encode())
+    await started(*given)
+    os.write(1, f'"has started, words: {"shipped" in vars(LEXICON)}"\\n'.encode())
+
+serve._started = telling
+serve._serve(create_app(settings), settings, None, None)
+"""
+
+
 def scripted(
     script: str, stdin: int, _: tuple[str, ...], cwd: Path, environment: Mapping[str, str], streams: Streams
 ) -> Started:
@@ -301,6 +321,17 @@ async def test_a_process_that_is_told_to_end_while_its_loop_runs_down_is_not_cut
         os.close(reads)
         os.close(writes)
     assert served.log[-1] == '"has run down"\n'
+
+
+async def test_the_word_lists_are_read_once_a_process_listens(settings: Settings) -> None:
+    """They take an eighth of a start, and the first turn needs them."""
+    served = Process(environment_of(settings), ready='"has started', start=partial(scripted, STARTING, 0))
+    try:
+        await asyncio.to_thread(served.start)
+        said = [line for line in served.log if "words:" in line]
+    finally:
+        served.kill()
+    assert said == ['"listens, words: False"\n', '"has started, words: True"\n']
 
 
 def test_processes_that_cannot_start_end_all() -> None:

@@ -212,6 +212,7 @@ def _preload() -> None:
         import_module(f"segue.around.{entry['target'].partition(':')[0]}")
     for module in PRELOADED:
         import_module(module)
+    import_module("segue.language.lexicon").read_all()
     gc.freeze()
     gc.enable()
 

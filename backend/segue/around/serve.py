@@ -28,6 +28,7 @@ from segue.around.processes import ProcessPlace, ProcessSupervisor, Run
 from segue.around.terminal import refusal, settings_with
 from segue.config import Settings
 from segue.domain.errors import AppError
+from segue.language import lexicon
 from segue.log import log
 from segue.main import create_app, run_worker
 from segue.mcp.mcp_config import read_mcp_config
@@ -199,6 +200,8 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
     if not os.isatty(0):  # on a terminal it may mean that this was closed; else to read what a start reads anyway
         signal.signal(signal.SIGHUP, lambda *_: None)
     first = run_with(settings)
+    if count > 1:
+        lexicon.read_all()  # what is there before a fork is shared
     code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
     if code:
         raise typer.Exit(code=code)
@@ -211,6 +214,7 @@ async def _started(services: Services, place: ProcessPlace | None) -> None:
         with suppress(FileNotFoundError):  # the supervisor was killed, and another process has left before
             await services.metrics.share(place.folder, place.number)
         place.ready()
+    await asyncio.to_thread(lexicon.read_all)
     # Now that the lifespan has imported it all: a full collection took 0.2 s, a fifth of the processor time of a turn.
     gc.collect()
     gc.freeze()

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import product
 from typing import Any, Self
 
@@ -83,11 +83,15 @@ def _words_for(concept: str) -> Iterator[str]:
                 yield word
 
 
-_CONCEPTS = {
-    concept: Synonyms.of([*listed, *_words_for(concept)])
-    for group in ("verbs", "nouns", "aspects")
-    for concept, listed in _VOCABULARY[group].items()
-}
+@cache  # `actions.toml` is not read before a model answers
+def _concepts() -> dict[str, Synonyms]:
+    return {
+        concept: Synonyms.of([*listed, *_words_for(concept)])
+        for group in ("verbs", "nouns", "aspects")
+        for concept, listed in _VOCABULARY[group].items()
+    }
+
+
 _ORDINALS = {int(place): Synonyms.of(listed) for place, listed in _VOCABULARY["ordinals"].items()}
 _SEQUENCE = re.compile(
     "|".join(
@@ -97,13 +101,16 @@ _SEQUENCE = re.compile(
     re.IGNORECASE,
 )
 _FILLER = Synonyms.of(_VOCABULARY["filler"]["words"])
-_PLACES = (_CONCEPTS["oldest"], *_ORDINALS.values())
+
+
+def _places() -> tuple[Synonyms, ...]:
+    return _concepts()["oldest"], *_ORDINALS.values()
 
 
 def concepts(text: str) -> frozenset[str]:
     """Returns the concepts of `offline.toml` that a text speaks of."""
     words = words_of(text)
-    return frozenset(concept for concept, synonyms in _CONCEPTS.items() if synonyms.are_in(text, words))
+    return frozenset(concept for concept, synonyms in _concepts().items() if synonyms.are_in(text, words))
 
 
 def stems(text: str) -> frozenset[str]:
@@ -121,13 +128,13 @@ def ordinal(text: str) -> int:
 def names_only_a_place(text: str) -> bool:
     """Whether a text says which one of a list and nothing else: `and the second?`."""
     words = words_of(text)
-    return any(each.are_in(text, words) for each in _PLACES) and not strip_words(text, ())
+    return any(each.are_in(text, words) for each in _places()) and not strip_words(text, ())
 
 
 def is_order(text: str) -> bool:
     """Returns whether a text begins with something to be done: `please call my wife`, `voglio leggere …`."""
     first = next(iter(re.findall(r"\w+", _without(text, (_FILLER,)))), "")
-    return _CONCEPTS["ask"].begin(text.strip()) or any(_CONCEPTS[verb].begin(first) for verb in VERBS)
+    return _concepts()["ask"].begin(text.strip()) or any(_concepts()[verb].begin(first) for verb in VERBS)
 
 
 def looks_only(text: str) -> bool:
@@ -138,8 +145,8 @@ def looks_only(text: str) -> bool:
 
 def strip_words(text: str, dropped: Iterable[str]) -> str:
     """Returns a text without the words of these concepts, ordinals and small words."""
-    named = (_CONCEPTS[concept] for concept in sorted(dropped) if concept in _CONCEPTS)
-    return _without(text, (_FILLER, *_PLACES, *named))
+    named = (_concepts()[concept] for concept in sorted(dropped) if concept in _concepts())
+    return _without(text, (_FILLER, *_places(), *named))
 
 
 def _without(text: str, unwanted: Sequence[Synonyms]) -> str:
