@@ -29,6 +29,7 @@ from segue.mcp.oauth.login_tokens import Grants, LoginAttempt, Seal
 from segue.mcp.oauth.logins import ATTEMPTS
 from segue.turns.admission import MAX_QUEUED
 from tests.support.commands import segue
+from tests.support.health import state
 from tests.support.identity import new_key, speaking
 from tests.support.login_server import TOOLS, LoginServer, at_browser, query_of, serving_logins
 from tests.support.logs import until
@@ -206,14 +207,14 @@ async def test_a_secret_goes_to_no_other_issuer_than_the_one_in_mcp_json(
     config = orjson.loads(with_logins.mcp_config.read_bytes())
     oauth = {"client_id": "segue", "client_secret": "s3cr3t"}
     server.metadata = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
-    for issuer, status, state in ((server.url, 201, "logged_in"), ("https://id.example", 502, "logged_out")):
+    for issuer, status, expected in ((server.url, 201, "logged_in"), ("https://id.example", 502, "logged_out")):
         config["mcpServers"]["diary"]["oauth"] = {**oauth, "issuer": issuer}
         with_logins.mcp_config.write_bytes(orjson.dumps(config))
         async with running(with_logins) as client:
             if status == 201:
                 await log_in(client, "ada")
             begun = await client.http.post(LOGIN)
-            assert (begun.status_code, await state_of(client)) == (status, state), begun.text
+            assert (begun.status_code, await state_of(client)) == (status, expected), begun.text
     assert "another issuer than the one in mcp.json" in begun.json()["detail"]
     assert [form["grant_type"] for form in server.forms] == ["authorization_code"]
 
@@ -472,6 +473,22 @@ async def test_each_user_has_the_tools_that_the_server_lists_for_them_and_a_yes_
             provider.will(says("Written."))
             assert (await press(client, session, answer, remember="session")).json()["plan"]["status"] == "completed"
     assert server.ran == [("ada", "whoami"), ("bob", "whoami"), ("ada", "write"), ("bob", "write")]
+
+
+async def test_a_server_that_wants_to_be_left_alone_by_one_user_is_there_for_the_others(
+    with_logins: Settings, server: LoginServer, provider: Provider
+) -> None:
+    guarded, server.busy = with_logins.model_copy(update={"auth": "api_key"}), "ada"
+    async with running(guarded) as service, AsyncExitStack() as stack:
+        for user in ("ada", "bob"):
+            client = await stack.enter_async_context(speaking(service, await new_key(guarded, user)))
+            await log_in(client, user)
+            told = await asks_who(client, provider)
+            there = await state(client, await client.new_session(), "mcp_write")
+            reason = f"Its MCP server asks to be left alone until {(there['retry_at'] or '')[:19]}Z."
+            assert (f"The call did not run. {reason}" in told, there["available"]) == (user == "ada", user == "bob")
+            assert (there["reason"] == reason) == (user == "ada")
+    assert server.ran == [("bob", "whoami")]
 
 
 async def test_what_a_server_changes_for_a_user_whose_tools_were_those_of_all_is_changed_for_all(

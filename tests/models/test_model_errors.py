@@ -22,9 +22,10 @@ from segue.domain.tool import ToolSpec
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
 from segue.models.providers.langchain_model import of_langchain
-from segue.models.refusals import RefusalReader, failure_of, retry_after_s
+from segue.models.refusals import RefusalReader, failure_of
 from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
+from segue.net.http_client import retry_after_s
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
 from tests.support.sweeps import first
 

@@ -66,6 +66,7 @@ class LoginServer:
     at_hello_gate: asyncio.Event = field(default_factory=asyncio.Event)
     all_tokens: set[str] = field(default_factory=set)
     own_tools: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # of a user, in the place of TOOLS
+    busy: str = ""  # the user whose calls are to come an hour later
 
     @property
     def mcp(self) -> str:
@@ -176,6 +177,8 @@ class LoginServer:
             case "tools/call" if self.needs not in scope.split():
                 challenge = f'Bearer error="insufficient_scope", scope="{self.needs}"'
                 return Response(status_code=403, headers={"WWW-Authenticate": challenge})
+            case "tools/call" if self.busy == user:
+                return Response(status_code=429, headers={"Retry-After": "3600"})
             case "tools/call":
                 self.at_call_gate.set()
                 if self.call_gate is not None:

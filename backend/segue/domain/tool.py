@@ -312,7 +312,7 @@ class ToolState:
     last_success_time: Annotated[datetime | None, doc("When it last succeeded.")]
     last_failure_time: Annotated[datetime | None, doc("When it last failed.")]
     retry_at: Annotated[
-        datetime | None, doc("When a failed tool may be tried once, or what operators set for all ends.")
+        datetime | None, doc("When a failed tool may be tried, or what operators or its server asked for ends.")
     ]
     missing_dependencies: Annotated[tuple[str, ...], doc("Tools that have to succeed first.")]
     suggested_actions: Annotated[tuple[str, ...], doc("What to do about it, to read.")]

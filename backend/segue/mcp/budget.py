@@ -5,15 +5,20 @@ the server does not read. A server that overspends is disconnected. A large resu
 """
 
 import re
+import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Final
 
 import anyio
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from segue.domain.ids import utc_now
+from segue.domain.tool import ToolRetry
 from segue.mcp.large_messages import packed_message
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
+from segue.tools.tool_health import TO_THE_SECOND, ServerAway
 
 MESSAGE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 _MESSAGES: Final = 1000
@@ -35,6 +40,8 @@ _IN_ANSWER: Final = b'"id"'
 _TOKEN: Final = re.compile(rb'"progressToken"\s*:\s*"?([A-Za-z0-9_-]{1,64})')
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LONGEST_END: Final = 4
+_SHORTEST_REST_S: Final = 1.0
+_LONGEST_REST_S: Final = 3600.0
 
 
 class McpServerGone(Exception):
@@ -47,13 +54,17 @@ class McpServerGone(Exception):
         self.status = status
 
 
+class MustWait(ToolRetry):
+    """A call did not run: its server has asked to be left alone."""
+
+
 class _Bucket:
     """Fills with time."""
 
     def __init__(self, capacity: float, per_s: float) -> None:
         self._capacity = self._level = capacity
         self._per_s = per_s
-        self._filled_at = anyio.current_time()
+        self._filled_at = time.monotonic()
 
     def add(self, amount: int) -> None:
         """Lets it hold `amount` more, which is there at once; a negative one takes that back, spent or not."""
@@ -61,7 +72,7 @@ class _Bucket:
         self._level = min(self._level + max(amount, 0), self._capacity)
 
     def take(self, amount: int) -> bool:
-        now = anyio.current_time()
+        now = time.monotonic()
         self._level = min(self._level + (now - self._filled_at) * self._per_s, self._capacity) - amount
         self._filled_at = now
         return self._level >= 0
@@ -73,7 +84,9 @@ class _Bucket:
 
 
 class Budget:
-    """Of one connection. A method that overspends it raises McpServerGone, and so does `watch`."""
+    """Of one connection. A method that overspends it raises McpServerGone, and so does `watch`. `rest` says until when
+    the server has asked to be left alone, if it has.
+    """
 
     def __init__(self) -> None:
         self._bytes = _Bucket(_BYTES, _BYTES_PER_S)
@@ -83,6 +96,18 @@ class Budget:
         self._unread = self._read = self._answers = 0
         self._overspent = anyio.Event()
         self._reason = ""
+        self.rest: ServerAway | None = None
+        self._rests_until = 0.0
+
+    def begin_rest(self, seconds: float) -> ServerAway:
+        seconds = min(max(seconds, _SHORTEST_REST_S), _LONGEST_REST_S)
+        self._rests_until, until = time.monotonic() + seconds, utc_now() + timedelta(seconds=seconds)
+        self.rest = f"Its MCP server asks to be left alone until {until:{TO_THE_SECOND}}.", until
+        return self.rest
+
+    @property
+    def rest_s(self) -> float:
+        return max(self._rests_until - time.monotonic(), 0.0)
 
     @property
     def came(self) -> str:

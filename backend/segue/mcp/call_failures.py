@@ -19,8 +19,9 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID
 from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolLost, ToolRetry
-from segue.mcp.budget import McpServerGone
+from segue.mcp.budget import McpServerGone, MustWait
 from segue.net.addresses import NoSuchHost, NotPublic
+from segue.tools.tool_health import ServerAway
 
 SPLIT = "; "
 _OWN_LOG = "look into its own log"
@@ -144,7 +145,7 @@ def members_of(error: Exception) -> list[Exception]:
     return [cause for member in error.exceptions for cause in members_of(member)]
 
 
-_REFUSED, _NO_SESSION, _SERVER_ERROR = 400, 404, 500
+_REFUSED, _NO_SESSION, _TOO_MANY, _SERVER_ERROR = 400, 404, 429, 500
 
 
 @dataclass(slots=True)
@@ -153,6 +154,7 @@ class CallDelivery:
 
     sent: bool = False  # as soon as a byte may have left
     status: int = 0  # of the HTTP answer; 0 before, and for a pipe
+    rest: ServerAway | None = None  # what the server has asked for with that answer
     may_run_again: bool = False  # not to be sent any more: its request may still connect while the connection ends
 
     async def trace(self, event: str, _: dict[str, Any]) -> None:
@@ -178,9 +180,11 @@ class Lost(ToolLost):
     """The call was sent, and what came of it did not come back."""
 
 
-def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> ToolRetry | ToolFailed:  # noqa: PLR0911 (one line per way)
+def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> ToolRetry | ToolFailed:  # noqa: C901, PLR0911 (one line per way)
     status, message, unknown = delivery.status, str(error), "whether the call took effect is unknown"
     match error:
+        case MCPError() if status == _TOO_MANY and delivery.rest:
+            return MustWait(f"The call did not run. {delivery.rest[0]}")
         case MCPError(code=code) if code == INVALID_PARAMS:
             return ToolRetry(message[:MAX_ERROR_CHARS])
         case MCPError() if status == _NO_SESSION or (status == _REFUSED and _FORGOTTEN.match(message)):

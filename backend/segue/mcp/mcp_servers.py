@@ -19,7 +19,7 @@ from segue.log import log
 from segue.mcp.mcp_config import McpConfig, McpServerConfig
 from segue.mcp.status import FilledPrompt, McpPrompt, McpServerStatus, PromptMessage
 from segue.tools.builtin import defined
-from segue.tools.tool_health import unknown_members
+from segue.tools.tool_health import ServerAway, unknown_members
 from segue.tools.unknown_outcomes import unfit
 
 if TYPE_CHECKING:
@@ -95,9 +95,11 @@ class McpServers:
         """Returns `connecting`, `ready` or `failed: <why>` by server; no word of it comes from a server."""
         return {server.name: server.state for server in self.servers}
 
-    def away(self) -> dict[str, str]:
-        """Returns by source of its tools why a server that was connected is not, if it could not be connected again."""
-        return {f"mcp:{server.name}": server.state for server in self.servers if server.away}
+    def away(self, owner: str = "") -> dict[str, ServerAway]:
+        """Returns by source of its tools why a server that was connected is not, if it could not be connected again, or
+        has asked to be left alone: one with logins, over the owner's connection.
+        """
+        return {f"mcp:{server.name}": away for server in self.servers if (away := server.away(owner))}
 
     def statuses(self) -> list[McpServerStatus]:
         return [server.status for server in self.servers]

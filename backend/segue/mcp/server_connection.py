@@ -30,10 +30,11 @@ from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.stdio import Incoming, Stderr, stdio_transport
 from segue.mcp.tool_mapping import without_broken_tools
 from segue.net.addresses import allowed_for_operator
-from segue.net.http_client import checked_client, tell_trace
+from segue.net.http_client import checked_client, retry_after_s, tell_trace
 
 _HTTP_ERROR: Final = 400
 _REDIRECT: Final = 300
+_MAY_ASK_FOR_REST: Final = (429, 503)
 _OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
 _SIGN_S: Final = 10.0
 _MAX_PAGES: Final = 50
@@ -50,7 +51,7 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
         if response.status_code >= _HTTP_ERROR:
             budget.end(answered(response.status_code))  # of a POST the SDK only logs the error
 
-    client.event_hooks = {**client.event_hooks, "response": [check, *client.event_hooks["response"]]}
+    client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], check]}
 
     with anyio.fail_after(10.0) as naming:  # the SDK waits for ever for an address of the same origin
         async with sse_client(url, httpx_client_factory=lambda *_, **__: client) as streams:
@@ -231,8 +232,12 @@ class _HttpAnswers:
         kind = response.headers.get("content-type", "").lower()
         if response.request.method == "POST":
             self.status, self.is_page = response.status_code, kind.startswith("text/html")
+            wait_s = retry_after_s(response.headers) if self.status in _MAY_ASK_FOR_REST else None
+            rest = None if wait_s is None else self._budget.begin_rest(wait_s)
             if (call := current_delivery.get()) is not None:
-                call.status = response.status_code
+                call.status, call.rest = response.status_code, rest
+            if rest and self._budget.is_unanswered:  # the SDK would ask in another way at once
+                raise McpServerGone(answered(self.status), self.status)
         if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
             raise McpServerGone("it compresses its answers, though it was asked not to")
         if response.request.method == "GET":

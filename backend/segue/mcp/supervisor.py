@@ -25,7 +25,7 @@ from segue.domain.ids import utc_now
 from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry, ToolSpec, definition_of
 from segue.domain.user_request import ToolAsks, UserAnswer
 from segue.log import log
-from segue.mcp.budget import Budget, McpServerGone
+from segue.mcp.budget import Budget, McpServerGone, MustWait
 from segue.mcp.call_failures import CallDelivery, CannotAsk, Lost, NotSent, as_tool_error, current_delivery, reason_of
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.questions import Questions
@@ -35,20 +35,21 @@ from segue.mcp.status import STDERR_SHOWN, LeftOut, McpServerStatus
 from segue.mcp.stdio import Stderr
 from segue.mcp.tool_mapping import tools_of, value_of
 from segue.tools.run import LONGEST, Deadline
+from segue.tools.tool_health import ServerAway
 
 _OF_TOOLS: Final = ("confirm", "disabled", "idempotency_arg", "tool_groups", "verify")  # keys of mcp.json
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _LIST_PAUSE_S: Final = 0.2
 _CLOSE_S: Final = 2.0
-_AGAIN_S: Final = 5.0  # how long a call that has to wait for the next connection does so
+_AGAIN_S: Final = 5.0  # how long a call that has to wait for the next connection, or for its server, does so
 _QUIET_S: Final = 30.0  # between two signs of life: nothing tells that a server hangs, or that one over HTTP is gone
 
 
 @dataclass(eq=False, repr=False)
 class Supervisor:
     """One server. `state` is `connecting`, `ready` or `failed: <why>`, `since` when; `tools` stay while it reconnects.
-    `away` says that it could not be connected again at once. `accept` returns those of the server's tools that may be
+    `is_away` says that it could not be connected again at once. `accept` returns the server's tools that may be
     offered. `tried` is set after the first attempt to connect. `listed` is what the server listed last.
     """
 
@@ -64,7 +65,7 @@ class Supervisor:
         self.state, self.since = "connecting", utc_now()
         self.tools: tuple[Tool, ...] = ()
         self.tried = asyncio.Event()
-        self.away = False
+        self.is_away = False
         secrets = self.config.never_logged | {each.get_secret_value() for each in self.config.env.values()}
         self._stderr = Stderr(secrets)
         self._last_error: tuple[str, datetime] | None = None
@@ -75,7 +76,7 @@ class Supervisor:
         self._connection: tuple[Client, TaskGroup] | None = None
         self._in_doubt = asyncio.Event()
         self._news = asyncio.Event()  # whether it answers; a new one each time
-        self._budget: Budget | None = None
+        self._budget = Budget()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._settled = asyncio.Event()  # no reconnection is under way
@@ -98,6 +99,16 @@ class Supervisor:
     def tools_of(self, _: str) -> tuple[Tool, ...]:
         return self.tools
 
+    @property
+    def rest(self) -> ServerAway | None:
+        """Until when no call is sent: the server has asked to be left alone for longer than a call waits for it."""
+        return self._budget.rest if self._budget.rest_s > min(_AGAIN_S, self.timeout_s / 2) else None
+
+    def away(self, _: str) -> ServerAway | None:
+        if self.rest or not self.is_away:
+            return self.rest
+        return f"Its MCP server is not connected ({self.state}).", None
+
     def reconnect(self) -> None:
         """Connects anew at once, behind the calls that run; new ones wait. Does nothing if that is under way."""
         if self._settled.is_set():
@@ -116,7 +127,8 @@ class Supervisor:
                 except Exception as error:  # noqa: BLE001 (a connection may end in anything; the next one is tried)
                     if anyio.current_time() - self._ready_at > _LONGEST_PAUSE_S:
                         pause = _FIRST_PAUSE_S
-                    self._set_failed(reason_of(error, self._budget.came if self._budget else ""), pause)
+                    pause = max(pause, self._budget.rest_s)
+                    self._set_failed(reason_of(error, self._budget.came), pause)
                 with anyio.move_on_after(pause):
                     await self._hurry.wait()
                 pause = _FIRST_PAUSE_S if self._hurry.is_set() else min(pause * 2, _LONGEST_PAUSE_S)
@@ -159,8 +171,8 @@ class Supervisor:
         """Returns what a tool returned. Raises ToolRetry, also for what `check` refuses once there is a connection,
         ToolFailed, ToolAsks; cancelling it cancels the remote call.
         Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
-        not run for want of a connection or session is made once more, and one that was lost if its tool may repeat.
-        So is one that could not ask, over a connection of before 2026-07-28, as every one is from then on.
+        not run for want of a connection or session, or came too soon, is made once more, and one that was lost if its
+        tool may repeat. So is one that could not ask, over a connection of before 2026-07-28, as all are from then on.
         """
         name, was_as_before = spec.original_name, self._as_before
 
@@ -170,7 +182,7 @@ class Supervisor:
 
         try:
             result = await self._ask(name, request, report)
-        except (NotSent, Lost, CannotAsk) as failed:
+        except (NotSent, MustWait, Lost, CannotAsk) as failed:
             repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
             has_run = isinstance(failed, CannotAsk) or (isinstance(failed, Lost) and not repeats)
             if isinstance(failed, CannotAsk) and not was_as_before:
@@ -195,7 +207,10 @@ class Supervisor:
                 await self._settled.wait()
         if self._retired:
             raise ToolRetry(f"{what} was not run: {self._retired}. Call it again if it is still offered.")
-        if self._connection is None and not self.away:
+        if rest := self.rest:
+            raise MustWait(f"{what} was not run. {rest[0]}")
+        await asyncio.sleep(self._budget.rest_s)
+        if self._connection is None and not self.is_away:
             await self._answers_again()
         if self._connection is None:
             raise ToolFailed(f"The MCP server {self.name} is not connected ({self.state}); it is being tried again.")
@@ -246,10 +261,10 @@ class Supervisor:
                 answer.set_exception(as_tool_error(self.name, error, delivery))
 
     async def _answers_again(self) -> bool:
-        """Waits until the server has answered anything, or could not be connected."""
-        with anyio.move_on_after(min(_AGAIN_S, self.timeout_s)):
+        """Waits until the server has answered anything, or could not be connected. Returns False if it is not there."""
+        with anyio.move_on_after(0 if self.rest else self._budget.rest_s + min(_AGAIN_S, self.timeout_s)):
             await self._news.wait()
-        return self._connection is not None
+        return self._connection is not None and not self.rest
 
     def _tell(self) -> None:
         self._news.set()
@@ -279,7 +294,7 @@ class Supervisor:
     def _set_ready(self, client: Client, calls: TaskGroup) -> None:
         self._connection = (client, calls)
         self._ready_at = anyio.current_time()
-        self.away = False
+        self.is_away = False
         self._set_state("ready")
         self._tell()
         if not self._stopping.is_set():
@@ -291,7 +306,7 @@ class Supervisor:
         self._set_state(f"failed: {reason}")
         self._last_error = reason, self.since
         if self._ready_at == math.inf or pause > _FIRST_PAUSE_S:  # it is not there again in a moment
-            self.away = True
+            self.is_away = True
             self._tell()
         self._ready_at = math.inf
         self.tried.set()
@@ -320,8 +335,10 @@ class Supervisor:
             with anyio.move_on_after(_QUIET_S):
                 await self._in_doubt.wait()
             # A server may do one thing at a time: while it runs a call, that call's time limit finds out.
-            if not self._in_doubt.is_set() and (self._calls or await is_alive(client)):
+            if not self._in_doubt.is_set() and (self._calls or self._budget.rest_s or await is_alive(client)):
                 continue
+            with anyio.move_on_after(self._budget.rest_s):
+                await self._hurry.wait()
             self._in_doubt.clear()
             is_quiet = anyio.current_time() - listed_at > 2 * pause
             pause = _LIST_PAUSE_S if is_quiet else min(2 * pause, _LONGEST_PAUSE_S)
@@ -372,8 +389,9 @@ class Supervisor:
                     async for event in changes:
                         await self._on_notification(event_to_notification(event, {}))
             except MCPError:
-                return
+                if not self._budget.rest_s:
+                    return
             except SubscriptionLost:
                 log.debug("mcp_listen_lost", server=self.name)
             self._in_doubt.set()
-            await anyio.sleep(_FIRST_PAUSE_S)
+            await anyio.sleep(max(_FIRST_PAUSE_S, self._budget.rest_s))

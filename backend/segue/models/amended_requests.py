@@ -14,9 +14,10 @@ from segue.domain.tool import ToolSpec
 from segue.memory.history_window import estimate
 from segue.models.normal_form import WireForm, refused_form, without_opaque
 from segue.models.providers.completion_reader import CALL_FIELDS, MESSAGE_FIELDS
-from segue.models.refusals import BAD_REQUEST, TABLE, TOO_FAR, ProviderRefusal
+from segue.models.refusals import BAD_REQUEST, TABLE, ProviderRefusal
 from segue.models.reply import CACHE_KEY, AnswerSchema, ToolChoiceMode, estimated_input
 from segue.models.untrusted import OPEN_NOTES, fenced, unfenced, without_references
+from segue.net.http_client import TOO_FAR
 
 MAX_TOOL_REFUSALS: Final = 12  # in one call of the model
 MAX_SINGLE_TOOLS: Final = 3  # of one source in such a call, before all of its tools are left out

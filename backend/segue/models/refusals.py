@@ -2,14 +2,11 @@
 `RefusalReader` redacts and bounds every text of the provider's before anything else sees it. Causes: `refusals.toml`.
 """
 
-import math
 import re
 import ssl
-import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
 import anyio
@@ -20,7 +17,7 @@ from segue.domain.errors import AppError
 from segue.domain.redaction import without, without_secret_texts
 from segue.language.lexicon import load_toml
 from segue.models.reply import read_json, write_json
-from segue.net.http_client import BodyTooLarge, bounded
+from segue.net.http_client import TOO_FAR, BodyTooLarge, bounded, retry_after_s
 from segue.tools.normalize import clean_text
 from segue.tools.summaries import shortened
 
@@ -32,7 +29,6 @@ BAD_REQUEST: Final = frozenset({400, 422})
 BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a connection that breaks off raises
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 MAX_MESSAGE_CHARS: Final = 500
-TOO_FAR: Final = 10**9  # of seconds that nothing waits for, and of tokens that no model takes
 
 _MESSAGES = ("message", "detail", "msg")
 # A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
@@ -324,22 +320,6 @@ def _wait_told(error: Any) -> float | None:
             parts = _DURATION.findall(found[1])
             return min(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts), TOO_FAR)
     return None
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Returns how long the provider wants to be left alone, in seconds: or None if it does not say."""
-    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        with suppress(KeyError, ValueError, TypeError, OverflowError):
-            if not math.isnan(seconds := _seconds(headers[name], unit_s)):
-                return min(max(seconds, 0.0), TOO_FAR)
-    return None
-
-
-def _seconds(number_or_date: str, unit_s: float) -> float:
-    try:
-        return float(number_or_date) * unit_s
-    except ValueError:
-        return parsedate_to_datetime(number_or_date).timestamp() - time.time()
 
 
 def _status_of(error: Any, otherwise: int = 500) -> int:

@@ -3,10 +3,13 @@ names. The check sits where a connection is made, so no redirect gets around it;
 """
 
 import asyncio
+import math
 import select
 import ssl
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, cast
@@ -23,6 +26,7 @@ _PROVIDERS: Final = httpx2.Limits(max_connections=1000, max_keepalive_connection
 _MOST_UNREAD: Final = 131_072  # bytes
 _NEXT_ADDRESS_S: Final = 2.5  # until the next address of a name is tried
 _PIECES_AT_ONCE: Final = 100
+TOO_FAR: Final = 10**9  # of seconds that nothing waits for, and of tokens that no model takes
 _TRANSPORT_ERRORS: Final = (
     httpcore2.NetworkError,
     httpcore2.ProtocolError,
@@ -105,6 +109,17 @@ async def answer_of(client: httpx2.AsyncClient, request: httpx2.Request, *, max_
     finally:
         await response.aclose()
     return httpx2.Response(response.status_code, content=body, request=request)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Returns how long a server wants to be left alone, in seconds: or None if it does not say."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(KeyError, ValueError, TypeError, OverflowError):
+            said, is_date = headers[name], ":" in headers[name]
+            seconds = parsedate_to_datetime(said).timestamp() - time.time() if is_date else float(said) * unit_s
+            if not math.isnan(seconds):
+                return min(max(seconds, 0.0), TOO_FAR)
+    return None
 
 
 class _Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):

@@ -66,8 +66,10 @@ class ToolAvailability:
             raise AppError("unknown_tool", status=404, title="Unknown tool", detail=detail)
         return {name: specs[name]}
 
-    def judge(self, specs: Iterable[ToolSpec], session: Healths, fleet: Healths, holds: Holds) -> dict[str, ToolState]:
-        away, now, settings = self.catalog.away(), self.clock(), self.settings
+    def judge(
+        self, specs: Iterable[ToolSpec], session: Healths, fleet: Healths, holds: Holds, owner: str = ""
+    ) -> dict[str, ToolState]:
+        away, now, settings = self.catalog.away(owner), self.clock(), self.settings
         state_of = partial(tool_health.tool_state, session=session, fleet=fleet, now=now, settings=settings)
         known = session.keys() | fleet.keys() | holds.keys()
         return {
@@ -83,7 +85,8 @@ class ToolAvailability:
         """Returns the state of every tool, or of those that the user may use, also of one that never ran."""
         stored, holds = await self.database.read(tool_states.load_with_holds, session_id)
         stored = stored if words else tool_health.without_words(stored)
-        return self.judge(self.specs(owner=owner, groups=groups).values(), stored, await self.failed_for_all(), holds)
+        specs = self.specs(owner=owner, groups=groups).values()
+        return self.judge(specs, stored, await self.failed_for_all(), holds, owner)
 
     async def set_by_person(
         self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
@@ -196,7 +199,7 @@ class ToolGuard:
         return self.states([spec])[spec.name]
 
     def states(self, specs: Iterable[ToolSpec]) -> dict[str, ToolState]:
-        return self._availability.judge(specs, self._stored, self._failed_for_all, self.holds)
+        return self._availability.judge(specs, self._stored, self._failed_for_all, self.holds, self.who[0])
 
     def tools(self) -> Mapping[str, Tool]:
         tools = self._availability.tools_for(*self.who)

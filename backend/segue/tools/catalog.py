@@ -21,7 +21,7 @@ from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
 from segue.log import log
-from segue.tools.tool_health import check_groups, unknown_members
+from segue.tools.tool_health import ServerAway, check_groups, unknown_members
 from segue.tools.unknown_outcomes import unfit
 from segue.watch import Watch
 
@@ -38,8 +38,8 @@ class ToolServers(Protocol):
 
     def tools(self, owner: str = "") -> Iterable[Tool]: ...
 
-    def away(self) -> Mapping[str, str]:
-        """Returns by source of tools why it is not there."""
+    def away(self, owner: str = "") -> Mapping[str, ServerAway]:
+        """Returns by source of tools why the owner's calls cannot be sent there."""
 
     def groups(self) -> frozenset[str]:
         """Returns the groups that some of their tools are for, also of servers that are away."""
@@ -73,8 +73,8 @@ class ToolCatalog:
             return self._own
         return {tool.spec.name: tool for tool in self._offering.tools(owner)} | self._own
 
-    def away(self) -> Mapping[str, str]:
-        return self._offering.away() if self._offering is not None and self._offering.servers else {}
+    def away(self, owner: str) -> Mapping[str, ServerAway]:
+        return self._offering.away(owner) if self._offering is not None and self._offering.servers else {}
 
     def groups(self) -> frozenset[str]:
         own = (tool.audience.named_groups for tool in self._own.values() if tool.audience)

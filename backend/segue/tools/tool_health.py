@@ -17,7 +17,7 @@ from segue.tools.tool_settings import ToolSettings
 MAX_REASON_CHARS: Final = 500
 BY_HAND: Final = frozenset({"unavailable", "maintenance"})
 SUCCEEDED: Final = "Its last call succeeded."
-_TO_THE_SECOND: Final = "%Y-%m-%dT%H:%M:%SZ"
+TO_THE_SECOND: Final = "%Y-%m-%dT%H:%M:%SZ"
 _TIMES: Final = ("last_updated", "last_success_time", "last_failure_time")
 _KEPT: Final = ("consecutive_failures", "execution_count", *_TIMES)
 
@@ -54,6 +54,7 @@ class ToolHold:
 Healths = Mapping[str, ToolHealth]
 Successes = Mapping[str, Collection[str]]  # the tools that have succeeded, each with its marks
 Groups = Sequence[DependencyGroup]
+ServerAway = tuple[str, datetime | None]  # why a server's tools cannot be called now; until when, if it has said so
 
 NEVER_RAN: Final = ToolHealth()
 # Of a tool without dependencies of which nothing is known: of most tools in most sessions.
@@ -72,10 +73,10 @@ def tool_state(
     now: datetime,
     settings: ToolSettings,
     hold: ToolHold | None = None,
-    away: str | None = None,
+    away: ServerAway | None = None,
 ) -> ToolState:
     """Returns whether a tool may run now, and if not, why and what would help. `session` and `fleet` hold the tools
-    with a history, there and for all. `away` says why its server is not there.
+    with a history, there and for all. `away` says why its server cannot be asked.
     """
     hold = hold if hold and hold.lasts(now) else None
     own = session.get(spec.name, NEVER_RAN)
@@ -100,13 +101,13 @@ def _judged(  # noqa: PLR0911 (one for each cause)
     own: ToolHealth,
     for_all: ToolHealth,
     hold: ToolHold | None,
-    away: str | None,
+    away: ServerAway | None,
     now: datetime,
     settings: ToolSettings,
 ) -> ToolState:
     """What decides, the strongest first: operators, a person or the model's endpoint, the server, failures."""
     if hold is not None:
-        until = f"{hold.until:{_TO_THE_SECOND}}" if hold.until else "an operator sets it to available again"
+        until = f"{hold.until:{TO_THE_SECOND}}" if hold.until else "an operator sets it to available again"
         reason = hold.reason or f"Set to {hold.status} for all by an operator."
         return _closed(state, reason, "set_for_all", f"wait until {until}", retry_at=hold.until)
     if own.status in BY_HAND and own.reason_code == "refused_by_model":
@@ -116,8 +117,9 @@ def _judged(  # noqa: PLR0911 (one for each cause)
         reason = own.reason or f"Set to {own.status} by a person."
         return _closed(state, reason, "set_by_person", "wait until a person sets it to available again")
     if away is not None:
-        reason = f"Its MCP server is not connected ({away})."[:MAX_REASON_CHARS]
-        return _closed(state, reason, "server_away", "wait: its server is tried again by itself")
+        reason, retry_at = away
+        advice = f"wait until {retry_at:{TO_THE_SECOND}}" if retry_at else "wait: its server is tried again by itself"
+        return _closed(state, reason[:MAX_REASON_CHARS], "server_away", advice, retry_at=retry_at)
     failed_at = [each.failed_at for each in (own, for_all) if each.status == "failed" and each.failed_at is not None]
     if not failed_at:
         return replace(state, reason=_reason_it_may_run(own, settings), reason_code=own.reason_code)
@@ -126,7 +128,7 @@ def _judged(  # noqa: PLR0911 (one for each cause)
     if now >= retry_at:
         tried = shown.reason and f"To be tried once: {shown.reason}"
         return replace(state, reason=tried, reason_code="half_open", retry_at=retry_at)
-    actions = f"wait until {retry_at:{_TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended"
+    actions = f"wait until {retry_at:{TO_THE_SECOND}}, then it is tried once", "reset it if the cause is mended"
     return _closed(state, shown.reason, shown.reason_code, *actions, retry_at=retry_at)
 
 

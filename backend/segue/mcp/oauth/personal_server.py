@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import anyio
 import httpx2
@@ -37,6 +37,7 @@ from segue.mcp.oauth.logins import Logins, login_request
 from segue.mcp.status import LeftOut, McpServerStatus
 from segue.mcp.supervisor import Supervisor
 from segue.mcp.tool_mapping import tools_of
+from segue.tools.tool_health import ServerAway
 
 LOOK_EVERY_S: Final = 10.0
 MAX_CONNECTIONS: Final = 50
@@ -142,6 +143,10 @@ class UserConnections:
             found.calls -= 1
             found.used_at = anyio.current_time()
 
+    def rest(self, owner: str) -> ServerAway | None:
+        """A connection that fails is no reason: the next call opens it anew, or asks for a login."""
+        return found.supervisor.rest if (found := self._open.get(owner)) else None
+
     def retire(self, owner: str | None = None) -> None:
         """Closes the connection of a user, or of all, once its calls have ended. Their next calls open new ones."""
         for each in [owner] if owner is not None else list(self._open):
@@ -199,7 +204,6 @@ class PersonalServer:
     _: KW_ONLY
     timeout_s: float
     accept: Callable[["PersonalServer", list[Tool]], tuple[Tool, ...]]
-    away: ClassVar = False  # one user's connection may be; the others' are not
 
     def __post_init__(self) -> None:
         self.state, self.since = "connecting", utc_now()
@@ -208,6 +212,7 @@ class PersonalServer:
         connect = partial(self.supervised, accept=lambda _, tools: tuple(tools))
         url, grants = self.config.url or "", self.logins.grants
         self._connections = UserConnections(self.name, url, grants, connect, self.timeout_s)
+        self.away = self._connections.rest
         self.listed: list[McpTool] | None = None  # of `tools`, for users who have no own
         self._own: OrderedDict[str, tuple[list[McpTool], tuple[Tool, ...]]] = OrderedDict()
         self._left_out: list[LeftOut] = []

@@ -8,7 +8,6 @@ import base64
 import hashlib
 import hmac
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +25,7 @@ from segue.events import outbox
 from segue.events.outbox import DueEvent
 from segue.log import log
 from segue.net.addresses import NoSuchHost, NotPublic
+from segue.net.http_client import retry_after_s
 from segue.tools import tool_states
 from segue.users.api_keys import ApprovalLinks
 
@@ -67,7 +67,7 @@ class Webhooks:
 
     async def run(self, job: DueEvent) -> bool:
         """Returns True: the next event of its session may be due."""
-        answer, retry_after_s = await self._post(job)
+        answer, asked_s = await self._post(job)
         if answer in DELIVERED:
             return await self._settle(job, "delivered")
         failure = f"HTTP {answer}" if isinstance(answer, int) else answer
@@ -78,7 +78,7 @@ class Webhooks:
         # Grows with the tries; without its random part the events of an outage would all come back at once.
         longest = min(FIRST_WAIT_S * 4.0 ** min(job.tries - 1, 10), LONGEST_WAIT_S)
         own = longest * random.uniform(0.5, 1)  # noqa: S311 (no secret)
-        wait_s = max(own, min(retry_after_s, LONGEST_WAIT_S))
+        wait_s = max(own, min(asked_s, LONGEST_WAIT_S))
         await self.database.write(outbox.postpone, job, failure, wait_s=wait_s)
         log.warning("webhook_failed", failure=failure, tries=job.tries, again_in_s=round(wait_s), **self.ids(job))
         self.observe(WebhookTried("failed"))
@@ -116,8 +116,7 @@ class Webhooks:
                 asyncio.timeout(TIMEOUT_S),
                 self.client.stream("POST", self.url, content=body, headers=headers) as response,
             ):
-                asked = response.headers.get("retry-after", "")  # a date counts as none: the event waits as it would
-                return response.status_code, float(asked) if re.fullmatch("[0-9]{1,9}", asked) else 0.0
+                return response.status_code, retry_after_s(response.headers) or 0.0
         except TimeoutError:
             return "timeout", 0.0
         except (httpx2.HTTPError, NotPublic, NoSuchHost) as error:
