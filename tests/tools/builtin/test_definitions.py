@@ -5,7 +5,7 @@ from typing import get_args
 from segue.domain.session import MAX_CONTENT_CHARS, MemoryKind
 from segue.mcp.status import MAX_URI_CHARS
 from segue.tools.builtin import EVERY, defined
-from segue.tools.builtin.get_tool_result import MAX_ANSWER
+from segue.tools.builtin.builtin_tools import MAX_ANSWER
 from segue.tools.builtin.web_search import MAX_URL_CHARS
 
 
