@@ -36,7 +36,6 @@ MAX_FORM_BYTES: Final = 16_384
 MAX_FIELDS: Final = 8  # it has three
 # The call, as the question has it: the page has it already, with all of its values.
 _CALL: Final = re.compile(r"^`[^`\n]+`\n\n```text\n.*?\n```$", re.DOTALL | re.MULTILINE)
-_RIGHT_TO_LEFT: Final = frozenset({"ar"})
 _OVER: Final = {"plan_changed": "approve_used", "plan_expired": "expired"}
 _STYLE: Final = Path(__file__).with_name("approve.css").read_text("utf-8")
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -148,7 +147,7 @@ def _button(decision: Decision, language: str) -> str:
 
 def page(language: str, head: str, *parts: str, status: int = 200) -> HTMLResponse:
     """Returns a page of a head, which is a text, and parts, which are HTML."""
-    direction = "rtl" if language in _RIGHT_TO_LEFT else "ltr"
+    direction = "rtl" if language == "ar" else "ltr"
     meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
     start = f'<!doctype html><html lang="{language}" dir="{direction}">{meta}<title>{_text(head)}</title>'
     body = "\n".join((f"<h1>{_text(head)}</h1>", *parts))

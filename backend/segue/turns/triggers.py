@@ -39,7 +39,6 @@ from segue.turns.turn_settings import TurnSettings
 if TYPE_CHECKING:  # cryptography is slow to import
     from segue.mcp.oauth.login_tokens import Seal
 
-TriggerStatus = Literal["active", "paused"]
 
 MAX_EVENT_BYTES: Final = 32_000
 WINDOW_S: Final = 300
@@ -58,7 +57,7 @@ class Trigger:
     new_session: Annotated[bool, doc("Whether it is said in a new session each time.")]
     agent: Annotated[str, doc("The agent of new sessions.")]
     message: Annotated[str, doc("What is said. What the event brings goes with it, as data.")]
-    status: Annotated[TriggerStatus, doc("A paused one refuses its events.")]
+    status: Annotated[Literal["active", "paused"], doc("A paused one refuses its events.")]
     created_at: Annotated[datetime, doc("When it was made.")]
 
 

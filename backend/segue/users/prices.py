@@ -14,7 +14,6 @@ from segue.domain.agent import provider_and_id
 from segue.domain.identity import NOTHING, Charge
 
 _TOKENS: Final = re.compile("[1-9][0-9]{0,8}")
-MILLION: Final = Decimal(1_000_000)
 ANSWER_TOKENS: Final = 16_384  # of an answer that no setting bounds
 MOST: Final = Decimal(1_000_000)  # dollars per million tokens
 CACHE_WRITE: Final = Decimal("1.25")  # times the input, as providers bill it that count what they write to a cache
@@ -43,7 +42,7 @@ class Price:
         written = min(written_tokens, input_tokens - cached)
         plain = input_tokens - cached - written
         dollars = plain * self.input + cached * self.cached_input + written * self.cache_write
-        return (dollars + output_tokens * self.output) / MILLION
+        return (dollars + output_tokens * self.output) / 1_000_000
 
 
 FREE: Final = Price(NOTHING, NOTHING, NOTHING, NOTHING)

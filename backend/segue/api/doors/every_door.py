@@ -30,9 +30,7 @@ from segue.turns.store import ChatRequest, Once
 from segue.turns.turn_deps import Speaker
 
 MAX_CLIENT_ID_CHARS = 200
-SIGNED_USER: Final = "x-openwebui-user-jwt"
 NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the first that is there counts
-ON_DISCONNECT_HEADER: Final = "x-on-disconnect"
 # A plan and its version; and a step, perhaps for one message.
 INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
 CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII)
@@ -143,7 +141,7 @@ def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str
     without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH all callers
     are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
     """
-    signed = headers.get(SIGNED_USER)
+    signed = headers.get("x-openwebui-user-jwt")
     named = next((headers[name] for name in NAMED_USERS if headers.get(name)), None)
     if identity.is_everybody or (signed is None and named is None):
         return identity.user
@@ -173,7 +171,7 @@ def turn_headers(turn: TurnKey) -> dict[str, str]:
 
 def on_disconnect(client: ClientRequest, turn: TurnKey, *, asked: bool = False) -> dict[str, Any]:
     """Returns the options of a stream whose client has `asked`, here or in a header, to cancel the turn by leaving."""
-    if not asked and client.http.headers.get(ON_DISCONNECT_HEADER) != "cancel":
+    if not asked and client.http.headers.get("x-on-disconnect") != "cancel":
         return {}
 
     async def left(_: object) -> None:

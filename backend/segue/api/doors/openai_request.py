@@ -34,12 +34,10 @@ MOST_BETWEEN: Final = 5  # lines of a template between the words that it has and
 CONVERSATION_HEADERS: Final = ("x-session-id", "x-openwebui-chat-id", "x-conversation-id")
 NO_CONVERSATION: Final = frozenset({"", "new", "null"})
 NO_CONVERSATION_PREFIX: Final = "local:"  # Open WebUI's temporary chats, all those of one tab
-PARENT_ID_HEADER: Final = "x-openwebui-user-message-parent-id"
 _ROLES: Final = ("user", "assistant", "system", "developer", "tool", "function")
 _TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _RESPONSE: Final = "resp_"
 CHAT_HISTORY: Final = "<chat_history>"  # in what Open WebUI asks for about a conversation
-TASK_HEADER: Final = "x-openwebui-task"
 TASK_MODEL: Final = "-title"  # LibreChat's: the agent's id and this
 INSTRUCTIONS: Final = "You do a small task about a conversation. Answer with what is asked for and nothing else."
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output", "tool", "function")
@@ -179,7 +177,7 @@ async def message_of(http: Request, messages: Sequence[Json], body: Json) -> Sen
         client_id=client_id,
         after=after,
         message_id=http.headers.get(MESSAGE_ID_HEADER) or None,
-        parent_id=http.headers.get(PARENT_ID_HEADER),
+        parent_id=http.headers.get("x-openwebui-user-message-parent-id"),
         is_retry=True if has_run else bool(retries.strip("0")) if retries.isdecimal() else None,
         options=await options_of(messages, body),
         stream=bool(body.get("stream")),
@@ -320,7 +318,7 @@ def is_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> bool
     agents, model = agents_of(client), body["model"]
     if model not in agents and model.removesuffix(TASK_MODEL) in agents:
         return True
-    if (task := client.http.headers.get(TASK_HEADER)) is not None:
+    if (task := client.http.headers.get("x-openwebui-task")) is not None:
         return bool(task)
     users = [message for message in messages if message.get("role") == "user"]
     asked = texts(users, "user")

@@ -41,7 +41,6 @@ EVENTS: Final = described_stream(
 # Members that OpenAI's clients require. They say nothing about the turn.
 _MADE_UP: Final = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 _STATUS_OF: Final = {"stop": "completed", "length": "incomplete"}
-SERVER_LABEL: Final = "segue"  # where tools run, for clients
 _TEXT: Final = "output_text"
 _REFUSAL: Final = "refusal"
 _WORDS: Final = {_TEXT: "text", _REFUSAL: "refusal"}  # where the words of a part stand
@@ -327,7 +326,7 @@ def _mcp_item(call: openai_chat.Called) -> Json:
         "id": f"mcp_{call.call_id}",
         "type": "mcp_call",
         "status": "failed" if has_failed else "completed",
-        "server_label": SERVER_LABEL,
+        "server_label": "segue",  # where tools run, for clients
         "name": call.name,
         "arguments": call.arguments,
         "output": None if has_failed else summary,

@@ -17,7 +17,6 @@ OF_A_SESSION = "session open_turns last_error plan tools stored summary short_te
 FINDINGS = load_toml("findings.toml", package="segue.around.doctor")
 LONG_S = 120
 _line = partial(shown_line, limit=200)
-_UNIT = re.compile(r"_(bytes|ms|s)$")
 
 
 @dataclass(slots=True)
@@ -109,4 +108,4 @@ def _number(name: str, value: float) -> str:
 
 
 def _label(name: str) -> str:
-    return _UNIT.sub("", name).replace("_", " ")
+    return re.sub("_(bytes|ms|s)$", "", name).replace("_", " ")

@@ -31,9 +31,7 @@ RequestHook = Callable[[httpx2.Request], Awaitable[None]]
 Rewrite = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 
 UNPACKED: Final = {"Accept-Encoding": "identity"}  # an answer that is packed could be small on its way, large in memory
-_PACKED: Final = "The model provider packed its answer although it was asked not to."
 _OPENAI_HOST: Final = "api.openai.com"
-_WITH_FILES: Final = frozenset({_OPENAI_HOST, "openrouter.ai"})
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _AGENT: Final = f"segue/{__version__}"
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": _AGENT}
@@ -86,7 +84,7 @@ class ProviderOptions:
     @property
     def takes_files(self) -> bool:
         """Whether the provider is known to hand files on to models that read them."""
-        return bool(self.provider.extra) or self.host in _WITH_FILES
+        return bool(self.provider.extra) or self.host in (_OPENAI_HOST, "openrouter.ai")
 
     @property
     def server(self) -> dict[str, Attribute]:
@@ -170,7 +168,7 @@ def guarded(
     async def check(response: httpx2.Response) -> None:
         await refusals.check(response)
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise NotAnAnswer(_PACKED, again=False)
+            raise NotAnAnswer("The model provider packed its answer although it was asked not to.", again=False)
         response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
         stream = cast(httpx2.AsyncByteStream, response.stream)
         is_events = "event-stream" in response.headers.get("content-type", "")
