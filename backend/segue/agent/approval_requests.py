@@ -71,18 +71,18 @@ def _new(context: TurnContext, goal: str, origin: str, steps: Sequence[Step], pl
     return StoredPlan(plan, context.turn.session_id, taken_on_by=context.turn.turn_id, made_with=hashes)
 
 
-async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -> Update:
+async def ask_for_yes(turn: TurnCalls, reply: Reply, held_calls: Sequence[HeldCall]) -> Update:
     """Stores the held calls as a plan that waits for one yes, or for the page, unless an approved plan is to run."""
-    context, distinct = turn.context, _distinct(held)
+    context, distinct = turn.context, _distinct(held_calls)
     calls = sorted(distinct[:MAX_STEPS], key=lambda call: call.request.name != PROPOSE_MANDATE)
     steps = [_step(turn, call, number, alone=len(reply.calls) == 1) for number, call in enumerate(calls, start=1)]
-    opaque = opaque_parts(reply, (call.made for call in calls))
+    opaque = opaque_parts(reply, (call.model_call for call in calls))
     plan_id, version = _shown_plan(calls)
-    stored = await offer_plan(context, _wanted(turn), _origin(turn.state), steps, plan_id=plan_id, opaque=opaque)
+    stored = await offer_plan(context, _goal(turn), _origin(turn.state), steps, plan_id=plan_id, opaque=opaque)
     if stored is None:
-        asked = prompts.with_instruction(turn.conversation, prompts.TEXTS["approved_first"])
-        said = await context.model.reply(asked, context.guard.offered(turn.tools), tool_choice="none")
-        return {"answer": "\n\n".join(filter(None, (reply.text, said.text))) or prompts.TEXTS["no_answer"]}
+        messages = prompts.with_instruction(turn.conversation, prompts.TEXTS["approved_first"])
+        last_reply = await context.model.reply(messages, context.guard.offered(turn.tools), tool_choice="none")
+        return {"answer": "\n\n".join(filter(None, (reply.text, last_reply.text))) or prompts.TEXTS["no_answer"]}
     stored = await _hold_calls(turn, stored, by_page=calls[0].by_page, version=version)
     for step in stored.plan.page_steps if stored.plan.version == version else ():
         call_id = page_call_id(stored.plan.id, version, step.id)
@@ -92,11 +92,11 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held: Sequence[HeldCall]) -
 
 
 def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
-    """Returns the id and version of the plan as whose steps followers saw these calls, all in order, or (None, 0)."""
-    plan_id, _, rest = (calls[0].made.id or "").partition(":") if calls[0].by_page else ("", "", "")
+    """Returns the id and version of the plan whose steps followers saw these calls as, all in order, or (None, 0)."""
+    plan_id, _, rest = (calls[0].model_call.id or "").partition(":") if calls[0].by_page else ("", "", "")
     version = int(rest.partition(":")[0] or 0)
     ids = [page_call_id(plan_id, version, number) for number, _ in enumerate(calls, start=1)]
-    return (plan_id, version) if [call.made.id for call in calls] == ids else (None, 0)
+    return (plan_id, version) if [call.model_call.id for call in calls] == ids else (None, 0)
 
 
 async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, version: int) -> StoredPlan:
@@ -133,7 +133,7 @@ async def offer_asking(connection: AsyncConnection, turn: TurnCalls, call: Ready
     if asking is not None:
         turn.asking = await store.swap(connection, asking, add_steps(asking.plan, [step]), tool_hash=asking.tool_hash)
         return
-    offered = _new(turn.context, _wanted(turn), _origin(turn.state), (step,))
+    offered = _new(turn.context, _goal(turn), _origin(turn.state), (step,))
     stored = await store.offer(connection, offered, turn.context.turn)
     if stored is not None:
         turn.asking = await hold_asking(connection, turn, stored, step, call, asks)
@@ -142,22 +142,22 @@ async def offer_asking(connection: AsyncConnection, turn: TurnCalls, call: Ready
 async def hold_asking(
     connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, step: Step, call: ReadyCall, asks: ToolAsks
 ) -> StoredPlan:
-    """Leaves the step to the user's answer."""
+    """Makes the step wait for the user's answer."""
     fields = tuple((asks.request.schema or {}).get("properties", ()))
     request = replace(asks.request, source=call.tool.spec.source, fields=fields)
-    asked = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
+    open_answer = UserAnswer(step.id, request.key, state=asks.state, may_repeat=call.tool.spec.may_repeat)
     given = {"args": call.request.args, "tool_call_id": None, "asks": request, "waits_for": "self"}
     moved = update_step(stored.plan, step.id, "waiting", **given)
-    stored = replace(stored, answers=with_question(stored.answers, asked))
+    stored = replace(stored, answers=with_question(stored.answers, open_answer))
     return await swap_waiting(connection, turn, stored, moved, tool_hash=definition_of(call.tool.spec))
 
 
-async def ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
-    """Asks what a call has asked. Calls of the same round that need a yes are later steps of its plan."""
+async def ask_for_answer(turn: TurnCalls, held_calls: Sequence[HeldCall]) -> Update:
+    """Returns a call's question for the user. Calls of the same round that need a yes are later steps of its plan."""
     stored, context = turn.asking, turn.context
     if stored is None:
         raise AssertionError("a call has asked")
-    if steps := [_step(turn, call, alone=False) for call in _distinct(held)[:MAX_STEPS]]:
+    if steps := [_step(turn, call, alone=False) for call in _distinct(held_calls)[:MAX_STEPS]]:
         stored = await context.transact(store.swap, stored, add_steps(stored.plan, steps), tool_hash=stored.tool_hash)
     context.emit(PlanChanged(stored.plan))
     return {"touched_plan": stored, "answer": plan_messages.ask(stored, language_of(turn.state)), "started": None}
@@ -166,27 +166,27 @@ async def ask_for_answer(turn: TurnCalls, held: Sequence[HeldCall]) -> Update:
 async def swap_waiting(
     connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, moved: Plan, *, tool_hash: str | None
 ) -> StoredPlan:
-    """Stores a plan that waits, with what the question to the user says of its tools."""
+    """Stores a plan that waits, with the digests and the blocked tools that its question to the user shows."""
     hashes, blocked = made_with(turn.context, moved), tuple(blocked_tools(turn, moved))
     stored, asked_in = replace(stored, made_with=hashes), turn.context.turn.turn_id
     return await store.swap(connection, stored, moved, tool_hash=tool_hash, asked_in=asked_in, blocked_tools=blocked)
 
 
 async def question(turn: TurnCalls, stored: StoredPlan, **shown: Any) -> str:
-    """Returns the question for a yes to the steps that wait, with what results say of them; none for the page's."""
+    """Returns the question for a yes to the waiting steps, with what results say of them; "" for the page's steps."""
     if stored.plan.page_steps:
         return ""
     language, references = language_of(turn.state), (*turn.references, *turn.state["earlier_results"])
     about = plan_messages.known_thing
     known = {step.id: await about(turn, step, references, language) for step in stored.plan.waiting_steps}
-    made = {(call.tool_name, canonical_args(call.args)): call for call in turn.recorded if call.plan_id is None}
+    earlier = {(call.tool_name, canonical_args(call.args)): call for call in turn.recorded if call.plan_id is None}
     for step in stored.plan.waiting_steps:
-        before, told = made.get(key := call_key(request_of(step))), ""
+        before, outcome = earlier.get(key := call_key(request_of(step))), ""
         if before is not None and before.status != "succeeded":
-            told = plan_messages.outcome_line(before, turn.tools, language)
+            outcome = plan_messages.outcome_line(before, turn.tools, language)
         elif key in turn.in_doubt:
-            told = translate("call_unknown", language, description=plan_messages.called(key[0], turn.tools))
-        known[step.id] = "\n\n".join(filter(None, (known[step.id], told)))
+            outcome = translate("call_unknown", language, description=plan_messages.called(key[0], turn.tools))
+        known[step.id] = "\n\n".join(filter(None, (known[step.id], outcome)))
     results = {each.tool_call_id: each.tool_name for each in references}
     return plan_messages.ask(stored, language, known=known, results=results, **shown)
 
@@ -223,22 +223,22 @@ def _schema_of(tool: Tool | None) -> Mapping[str, Any] | None:
     return None if tool and tool.spec.name == PROPOSE_MANDATE else tool.spec.input_schema if tool else {}
 
 
-def _distinct(held: Sequence[HeldCall]) -> list[HeldCall]:
+def _distinct(held_calls: Sequence[HeldCall]) -> list[HeldCall]:
     distinct: dict[tuple[str, str], HeldCall] = {}
-    for call in held:
+    for call in held_calls:
         distinct.setdefault(call_key(call.request), call)
     return list(distinct.values())
 
 
-def _wanted(turn: TurnCalls) -> str:
-    """Returns what the user wants, in their words: behind a button or a plain yes what it answered."""
+def _goal(turn: TurnCalls) -> str:
+    """Returns the goal in the user's words; after a button or a plain yes, that of the plan or offer it answered."""
     state, plan = turn.state, _answered_plan(turn.state)
     offer = offer_in(state["answered"]) if state["acknowledgement"].verdict == "confirm" else None
     return "\n".join([plan.goal if plan else offer or state["message"], *prompts.steers_in(turn.conversation)])
 
 
 def _origin(state: TurnState) -> str:
-    """Returns the id of the message that says so."""
+    """Returns the id of the message that states the goal."""
     plan = _answered_plan(state)
     return plan.origin_message_id if plan else state["message_id"]
 
@@ -250,10 +250,10 @@ def _answered_plan(state: TurnState) -> Plan | None:
 
 
 def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:
-    """Returns the step of a call, told by the tool's title, by what the user wants if it is `alone`, or by its name."""
+    """Returns a call's step, described by the tool's title, by the goal if it is `alone`, or by the tool's name."""
     needs_yes = isinstance(call, HeldCall) and not call.by_page  # also in a later turn, after a stronger reply
     spec, read = call.tool.spec, turn.state["acknowledgement"]
     description = plan_messages.called(spec.name, {spec.name: call.tool})
     if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
-        description = one_line(_wanted(turn), MAX_DESCRIPTION_CHARS)
+        description = one_line(_goal(turn), MAX_DESCRIPTION_CHARS)
     return Step(number, description, call.request.name, call.request.args, requires_confirmation=needs_yes)

@@ -44,7 +44,7 @@ MAX_RESULTS = 20
 
 
 def agreement_in(state: TurnState) -> Agreement | None:
-    """Returns the yes of the user's message to an offer in the last answer; None if a plan waited: it was for that."""
+    """Returns the yes of the user's message to an offer in the last answer; None if a plan waited, which it answers."""
     if not state["approves"] or state["shown_plan"] is not None:
         return None
     earlier = state["earlier"].calls if state["earlier"] else ()
@@ -65,14 +65,14 @@ async def _agreed_before(turn: TurnCalls) -> Agreement | None:
     context, plan = turn.context, running_plan(turn.state)
     if plan is None or turn.brought_by is not None or any(step.status == "skipped" for step in plan.steps):
         return None
-    said = await context.transact(recent_texts, context.owner, context.turn.session_id, limit=MAX_SAID_SINCE)
-    at = next((at for at, each in enumerate(said) if each.id == plan.origin_message_id), len(said))
-    since = [said_by_user(each) for each in said[:at] if each.role == "user"]
+    messages = await context.transact(recent_texts, context.owner, context.turn.session_id, limit=MAX_SAID_SINCE)
+    at = next((at for at, each in enumerate(messages) if each.id == plan.origin_message_id), len(messages))
+    since = [said_by_user(each) for each in messages[:at] if each.role == "user"]
     is_yes = all(classify(each).strength == "strong" for each in since)
-    before = said[at + 1 : at + 2]
+    before = messages[at + 1 : at + 2]
     if not is_yes or BUTTON_MESSAGES["confirm"] in since[1:] or not before or before[0].role != "assistant":
         return None  # a button may have picked some
-    answer, reply = str(before[0].content), said_by_user(said[at])
+    answer, reply = str(before[0].content), said_by_user(messages[at])
     made = {(each.tool_name, canonical_args(each.args)) for each in (*turn.references, *turn.state["earlier_results"])}
     return _agreement(answer, reply, classify(reply, question=question_in(answer)), made)
 
@@ -84,14 +84,14 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     agreement = turn.agreement = turn.agreement or await _agreed_before(turn)
     if agreement is None or call_key(request) in agreement.used or not _offers(agreement, tool.spec):
         return {}
-    said, results, succeeded = await _seen(turn)
+    messages, results, succeeded = await _seen(turn)
     lapsed = turn.context.clock() - timedelta(seconds=turn.context.settings.plan_ttl_s)  # as a plan that waits does
-    is_old = next((each.created_at < lapsed for each in said if each.content == agreement.answer), False)
+    is_old = next((each.created_at < lapsed for each in messages if each.content == agreement.answer), False)
     if is_old or call_key(request) in succeeded:
         return {}
 
     def find() -> Mapping[str, Any]:
-        own = [(each, said_by_user(each)) for each in said]
+        own = [(each, said_by_user(each)) for each in messages]
         quoted = [str(each.content) for each, text in own if each.role == "user" and text != each.content]
         return Shown(_texts(agreement, tool.spec, own), results, quoted).missing(request.args, tool.spec.input_schema)
 
@@ -103,7 +103,7 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
 
 
 def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
-    """Returns whether the call's action is offered or asked for or, if the offer names none, what stands before it."""
+    """Returns whether the reply or the offer names the call's action or, if the offer names none, the answer does."""
     offer = offer_in(agreement.answer) or ""
     name = tool.original_name or tool.name
     # Of several actions that are offered, `yes, send the mail` picks one.
@@ -112,32 +112,32 @@ def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:
-    """Returns, newest first, what was said up to the yes and what is known of results; and the calls that succeeded."""
+    """Returns, newest first, the messages up to the yes and the texts of results; also the calls that succeeded."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
-        said = await recent_texts(connection, context.owner, session_id, limit=100)
+        messages = await recent_texts(connection, context.owner, session_id, limit=100)
         references = await recent_references(connection, session_id)
         left = await recent_references(connection, session_id, left=True)  # what was taken back still took effect
         ids = [reference.tool_call_id for reference in references[:MAX_SHOWN_RESULTS]]
-        kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
+        results = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
     made = {(each.tool_name, canonical_args(each.args)) for each in references if each.status == "succeeded"}
     made |= {(each.tool_name, canonical_args(each.args)) for each in left if each.status != "failed"}
-    found = ((kept.get(each.tool_call_id), each) for each in references)
-    given = [it.value() if it and it.content else " ".join((each.preview, *each.identifiers)) for it, each in found]
-    return [each for each in said if each.role == "user" or each.turn_id != context.turn.turn_id], given, made
+    found = ((results.get(each.tool_call_id), each) for each in references)
+    contents = [it.value() if it and it.content else " ".join((each.preview, *each.identifiers)) for it, each in found]
+    return [each for each in messages if each.role == "user" or each.turn_id != context.turn.turn_id], contents, made
 
 
-def _texts(agreement: Agreement, tool: ToolSpec, said: Sequence[tuple[Message, str]]) -> list[SeenText]:
-    """Returns what the user has read and written, that which the yes is closest to first."""
+def _texts(agreement: Agreement, tool: ToolSpec, messages: Sequence[tuple[Message, str]]) -> list[SeenText]:
+    """Returns the texts that the user has read and written, those closest to the yes first."""
     name = tool.original_name or tool.name
     offer, reply = offer_in(agreement.answer) or "", agreement.reply
     of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, name)) for text in (reply, offer))
     # What is asked beside a yes names no value for it: `Yes, delete it. What does B say?` A model reads such a yes too.
-    told = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
-    nearest = [SeenText(of_reply, by_user=True, about=True), SeenText(told, by_user=True)]
+    statements = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
+    nearest = [SeenText(of_reply, by_user=True, about=True), SeenText(statements, by_user=True)]
     nearest += [SeenText(of_offer, about=True), SeenText(offer), SeenText(agreement.answer)]
     return nearest + [
-        SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in said
+        SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in messages
     ]
 
 
@@ -145,8 +145,8 @@ async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall)
     """Returns whether the reply is a strong yes to this call: by the rules, or by these and a model together."""
     # What the user adds to a yes may be in the call, or a word of the answer that is no name, but not what changes it.
     read, values = agreement.read, {word for _, value in leaves(request.args) for word in words_of(str(value))}
-    said = (word.lstrip("(*_“«") for word in agreement.answer.split())
-    small = [word for word in said if word[:1].islower() and not is_value(word)]
+    words = (word.lstrip("(*_“«") for word in agreement.answer.split())
+    small = [word for word in words if word[:1].islower() and not is_value(word)]
     names = (word for path, _ in leaves(request.args) for word in tool_words(path))
     adds_nothing = values.union(words_of(" ".join(small)), names).issuperset(read.added) and not read.changes
     if read.strength == "strong" or (adds_nothing and not parse_utterance(agreement.reply).asks):
@@ -166,13 +166,13 @@ async def find_origins(
     """Returns where each value of a call comes from, as `Step.args_origin`; `every` includes those too short."""
     context, session_id = turn.context, turn.context.turn.session_id
     async with context.transaction() as connection:
-        said = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
+        messages = await recent_user_messages(connection, context.owner, session_id, limit=MAX_MESSAGES)
         references = (await recent_references(connection, session_id))[:MAX_RESULTS]
         ids = [reference.tool_call_id for reference in references]
-        kept = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
+        stored = await load_results(connection, session_id, ids, now=context.clock(), max_bytes=MAX_RESULT_BYTES)
 
     def find() -> dict[str, str]:
-        words = [(message, said_by_user(message)) for message in said]
+        words = [(message, said_by_user(message)) for message in messages]
         own = [(f"message:{message.id}", text) for message, text in words]
         others = (message for message, text in words if text != message.content)
         quoted = [
@@ -180,13 +180,13 @@ async def find_origins(
             for each in others
         ]
         facts = [(f"fact:{fact.id}", fact.content) for fact in turn.state["facts"]]
-        given = []
+        texts = []
         for each in reversed(references):  # the first that has a value: later ones repeat what they were asked
-            result = kept.get(each.tool_call_id)
+            result = stored.get(each.tool_call_id)
             values = [str(value) for _, value in leaves(result.value())] if result and result.content else []
             known = [each.summary, each.preview, *each.identifiers, (result and result.content) or "", *values]
-            given.append((f"result:{each.tool_call_id}", "\n".join(known)))
-        return origins_of(args, [*own, *facts, *quoted, *given], schema, every=every)
+            texts.append((f"result:{each.tool_call_id}", "\n".join(known)))
+        return origins_of(args, [*own, *facts, *quoted, *texts], schema, every=every)
 
     return await to_thread.run_sync(find)
 
@@ -202,15 +202,15 @@ async def who_decides(turn: TurnCalls, call: RequestedCall, tool: Tool) -> Waits
     origins: Mapping[str, str] = {}
     if any(rule.needs_origins for rule in context.approvals):
         origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
-    asked = RuledCall(tool.spec.name, tool.spec.effect, call.args, values, origins, turn.brought_by)
+    ruled = RuledCall(tool.spec.name, tool.spec.effect, call.args, values, origins, turn.brought_by)
     for number, rule in enumerate(context.approvals, start=1):
-        if rule.is_about(asked):
-            return rule.waits_for(f"{context.agent}, rule {number}", asked, context.clock())
+        if rule.is_about(ruled):
+            return rule.waits_for(f"{context.agent}, rule {number}", ruled, context.clock())
     return "self"
 
 
 async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
-    """Returns whether the call may run unasked; what it takes of which mandate is noted, and booked when it starts."""
+    """Returns whether the call may run unasked. Notes its use of a mandate, which is booked when the call starts."""
     if ruling != "allow" or tool.spec.ephemeral:
         return False
     context = turn.context
@@ -218,8 +218,8 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
     if not found:
         return False
     origins = await find_origins(turn, call.args, tool.spec.input_schema, every=True)
-    asked, now = RuledCall(tool.spec.name, tool.spec.effect, call.args, {}, origins, turn.brought_by), context.clock()
-    uses = (use_of(row, asked, now) for row in found)
+    ruled, now = RuledCall(tool.spec.name, tool.spec.effect, call.args, {}, origins, turn.brought_by), context.clock()
+    uses = (use_of(row, ruled, now) for row in found)
     if (use := next(filter(None, uses), None)) is None:
         return False
     turn.under[call.id] = use
@@ -227,12 +227,12 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
 
 
 async def proposed(turn: TurnCalls, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a mandate that the model proposes with all that the user is to be shown of it. Raises ToolRetry if the
-    user's own message of this turn does not say that it may be, or has not the values of its bounds.
+    """Returns the mandate that the model proposes, with all that the user is to be shown. Raises ToolRetry if the
+    user's own message of this turn does not allow it, or lacks the values of its bounds.
     """
     context = turn.context
-    said = await context.transact(user_messages_of, context.turn.turn_id)
-    if not any(gives_leave(said_by_user(each)) for each in said):
+    messages = await context.transact(user_messages_of, context.turn.turn_id)
+    if not any(gives_leave(said_by_user(each)) for each in messages):
         raise ToolRetry("The user has not said in this message that anything may be done without asking. Ask as usual.")
     try:
         proposal = Proposal.model_validate(args)
@@ -258,12 +258,12 @@ class Proposal(Terms):
     @property
     def values(self) -> list[Scalar]:
         """The values in its bounds."""
-        told = ([each.equals, *(each.one_of or ()), each.max, each.prefix] for each in self.args.values())
-        return [value for each in (*told, [self.sum.max] if self.sum else []) for value in each if value is not None]
+        bounds = ([each.equals, *(each.one_of or ()), each.max, each.prefix] for each in self.args.values())
+        return [value for each in (*bounds, [self.sum.max] if self.sum else []) for value in each if value is not None]
 
     @property
     def whole(self) -> dict[str, Any]:
-        """All that the user has to be shown of it."""
+        """All that the user has to be shown."""
         bounds = {path: bound.model_dump(exclude_none=True) for path, bound in self.args.items()}
         return self.model_dump(mode="json") | {"args": bounds}
 
@@ -272,7 +272,7 @@ def proposal_tool(
     database: Database, tools: Callable[[str, Collection[str]], Mapping[str, Tool]], tell: Callable[[str, bytes], None]
 ) -> Tool:
     """Returns the tool that stores a proposal. Its call waits for the user's yes to all that the proposal says, under
-    every setting. `tools(owner, groups)` are by name those a user may use; `tell(owner, event)` follows the commit.
+    every setting. `tools(owner, groups)` has those a user may use, by name; `tell(owner, event)` follows the commit.
     """
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:
@@ -298,7 +298,7 @@ PROPOSAL: Final = ToolSpec(*_PROPOSED, effect="write", confirm="always_ask", ide
 
 
 def ending_tool(database: Database, tell: Callable[[str, bytes], None]) -> Tool:
-    """Returns the tool that ends standing approvals of a tool. It needs no yes: more is asked then, not less."""
+    """Returns the tool that ends standing approvals of a tool. It needs no yes: the user is asked more often then."""
 
     async def run(args: dict[str, Any], context: ToolContext) -> object:
         ended = await database.transact(revoke_all, context.owner, args["tool"])

@@ -1,4 +1,4 @@
-"""False claims in an answer, and how the user is told: an effect that no call had, a promise that nothing keeps."""
+"""False claims in an answer, and their correction: an effect that no call had, a promise that nothing keeps."""
 
 import re
 from collections.abc import Container, Iterator, Sequence
@@ -53,7 +53,7 @@ class ClaimedEffect:
 async def without_false_claims(
     context: TurnContext, state: TurnState, answer: str, *, was_heard: bool
 ) -> tuple[str, list[str]]:
-    """Returns the answer, asked for anew if it had to be, and the names of the sentences that correct what it says."""
+    """Returns the answer, or a new one if it had to be asked for, and the names of the sentences that correct it."""
     answer, corrections = await _checked(context, state, answer, was_heard=was_heard)
     if _is_unkept(context, state, answer):
         corrections.append("not_promised")
@@ -71,8 +71,8 @@ def _is_unkept(context: TurnContext, state: TurnState, answer: str) -> bool:
 
 
 async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_heard: bool) -> tuple[str, list[str]]:
-    """Returns the answer, and what has to be said of it if it claims an effect that no call of the session had. The
-    model is asked once more, with its calls in view, unless its words were heard already: those cannot be taken back.
+    """Returns the answer, and its corrections if it claims an effect that no call of the session had. The model is
+    asked once more, with its calls in view, unless its words were emitted already: those cannot be taken back.
     """
     conversation = state.get("conversation")  # without one the answer is the engine's own
     claimed = claimed_effect(answer) if conversation else None
@@ -92,8 +92,8 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
             known = {"you_said": claimed.sentence[:MAX_CLAIM_CHARS], "calls_that_changed": done}
             note = prompts.fenced_json(prompts.TEXTS["nothing_done"], known)
-            asked = prompts.with_instruction([*conversation, AIMessage(answer)], note)
-            answer = (await context.model.reply(asked, offered, tool_choice="none")).text or answer
+            messages = prompts.with_instruction([*conversation, AIMessage(answer)], note)
+            answer = (await context.model.reply(messages, offered, tool_choice="none")).text or answer
             claimed, was_heard = claimed_effect(answer), True
     except AppError as error:
         if not gave_no_answer(error):
@@ -103,15 +103,15 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
 
 
 def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Container[str]) -> bool:
-    """Returns whether a call of the turn may have changed something. Of those that leave no row its messages tell."""
+    """Returns whether a call of the turn may have changed something. Its messages show the calls that leave no row."""
     spoken = state.get("conversation", [])[len(state["prompt"]) :]
-    said = [call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls]
-    made = [each.tool_name for each in state.get("tool_calls", ()) if each.status != "failed"]
-    return any(name not in reads for name in (*made, *filter(unlisted.__contains__, said)))
+    called = [call["name"] for each in spoken if isinstance(each, AIMessage) for call in each.tool_calls]
+    recorded = [each.tool_name for each in state.get("tool_calls", ()) if each.status != "failed"]
+    return any(name not in reads for name in (*recorded, *filter(unlisted.__contains__, called)))
 
 
 async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequence[str]) -> bool:
-    """Returns whether the session had no effect as is claimed: a model reads that where the rules cannot tell."""
+    """Returns whether no call of the session had the claimed effect: a model decides if the rules cannot."""
     if claimed.is_sure and not done:
         return True
     could = (tool.spec for tool in context.guard.tools().values() if tool.spec.name not in BUILTIN)
@@ -123,8 +123,8 @@ async def _is_untrue(context: TurnContext, claimed: ClaimedEffect, done: Sequenc
 
 def says_promise(answer: str) -> bool:
     """Returns whether an answer promises something: `I'll remind you tomorrow`, but no offer and no condition."""
-    said = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
-    language, sentences = detect_language(said), sentences_of(said)
+    text = _FOR_ANOTHER.split(own_words(answer[:LONGEST_PROMISE]), maxsplit=1)[0]
+    language, sentences = detect_language(text), sentences_of(text)
     for each, after in pairwise([*sentences, ""]):
         words = words_of(each)
         kinds = {*kinds_of(words, language, PROMISES.now)}
@@ -141,8 +141,8 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
     """
     if len(answer) > 2 * LONGEST_CLAIM:
         answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
-    said = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
-    language, sentences = detect_language(said), sentences_of(said)
+    text = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
+    language, sentences = detect_language(text), sentences_of(text)
     maybe = None
     for each, after in pairwise([*sentences, ""]):
         is_sure = _claims(each, language)

@@ -42,8 +42,8 @@ async def detect_acknowledgement(state: TurnState, runtime: Runtime[TurnContext]
     else:
         # What the message may answer: the steps that wait, or the offer that the last answer ends with.
         steps = state["open_plan"].plan.waiting_steps if state["open_plan"] else ()
-        asked = [question_of(step.tool, step.description, step.args) for step in steps]
-        question = joined(asked) if asked else question_in(state["answered"])
+        questions = [question_of(step.tool, step.description, step.args) for step in steps]
+        question = joined(questions) if questions else question_in(state["answered"])
         acknowledgement = classify(state["message"], question=question)
         if acknowledgement.verdict == "confirm" and carries_files(state):
             acknowledgement = replace(acknowledgement, verdict="amend", rule="attachment", strength=None)
@@ -72,8 +72,8 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if problem is None and not is_asking:
         was_heard = started is not None and started.chars > 0
         answer, corrections = await without_false_claims(context, state, answer, was_heard=was_heard)
-        told = (translate(sentence, language_of(state)) for sentence in corrections)
-        postscript = "\n\n".join(filter(None, [postscript, *told]))
+        corrected = (translate(sentence, language_of(state)) for sentence in corrections)
+        postscript = "\n\n".join(filter(None, [postscript, *corrected]))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:
         log.warning("answered_by_service", code=problem.code, reason=problem.detail)
@@ -81,14 +81,14 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
 
 
 async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, StartedMessage | None, AppError | None]:
-    """Asks for words without calls. A turn that acted and gets none has the service's account, and the error."""
+    """Asks for words without calls. Returns the service's account and the error if a turn that acted gets none."""
     problem, tools = state.get("problem"), without_forbidden(context.guard.tools(), state["search"])
     if problem is None or may_answer_otherwise(problem):
-        wanted, tries = ("in_words", 1) if problem else ("out_of_rounds", MAX_EMPTY_ANSWERS)
-        asked = prompts.with_instruction(state["conversation"], prompts.TEXTS[wanted])
+        instruction, tries = ("in_words", 1) if problem else ("out_of_rounds", MAX_EMPTY_ANSWERS)
+        messages = prompts.with_instruction(state["conversation"], prompts.TEXTS[instruction])
         try:
             offered = context.guard.offered(tools)  # with the tools: the request begins as those before it
-            reply, started = await stream_reply(context, asked, offered, tool_choice="none", empty_tries=tries)
+            reply, started = await stream_reply(context, messages, offered, tool_choice="none", empty_tries=tries)
         except AppError as error:
             if not gave_no_answer(error) or not (problem or state.get("tool_calls")):
                 raise
@@ -100,7 +100,7 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
 
 
 async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple[str, AppError | None]:
-    """Returns the answer as the client wants it; the service's account and why if a turn that acted has none."""
+    """Returns the answer in the client's schema; the service's account and the error if a turn that acted has none."""
     tools = without_forbidden(context.guard.tools(), state["search"])
     messages = state.get("conversation") or state["prompt"]
     try:
@@ -112,7 +112,7 @@ async def _as_json(context: TurnContext, state: TurnState, answer: str) -> tuple
 
 
 async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
-    """Tells what the turn changed, and writes the session's short-term memory, before the turn ends."""
+    """Emits what the turn changed, and writes the session's short-term memory, before the turn ends."""
     context = runtime.context
     if changed := with_held(state.get("effects", ()), held_of(state, context.guard.tools())):
         context.emit(EffectsListed(changed))

@@ -76,8 +76,8 @@ class PlanRun:
 
 
 async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
-    """Runs steps until the plan waits or is over; what the user says between two of them ends it. Calls that the user
-    approved and an earlier failure kept from running may still be made in the turn, each once. Raises StalePlan.
+    """Runs steps until the plan waits or is over; a message of the user's between two of them ends it. Calls that the
+    user approved and an earlier failure kept from running may still be made in the turn, each once. Raises StalePlan.
     """
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
@@ -96,7 +96,7 @@ async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
 
 
 def _still_granted(run: PlanRun) -> list[Step]:
-    """Returns the steps that a yes holds for and that have not started."""
+    """Returns the steps that have a yes and have not started."""
     return [step for step in run.plan.steps if step.status in NOT_STARTED and run.stored.grants(step, run.turn_id)]
 
 
@@ -126,7 +126,7 @@ async def _run_or_ask_again(run: PlanRun, step: Step) -> None:
 
 
 async def _show_calls_of_page(run: PlanRun) -> None:
-    """Shows the model what the page has run also of the steps that are skipped, since one before them failed."""
+    """Shows the model the page's calls, also those of steps that are skipped because an earlier one failed."""
     for step in run.plan.steps:
         if step.status == "skipped" and has_run_in_page(run.stored.answers, step.id):
             call = _call_of_page(run, step)
@@ -157,13 +157,13 @@ def _change(run: PlanRun, step: Step) -> Change | None:
 
 
 async def _note_differences(run: PlanRun, shown: Mapping[str, str]) -> None:
-    """Notes what has changed of tools since they had these digests."""
+    """Notes how tools differ from the definitions with these digests."""
     specs = {name: tool.spec for name, tool in run.context.guard.tools().items() if name in shown}
     changed = {name: spec for name, spec in specs.items() if definition_of(spec) != shown[name]}
     if changed:
         async with run.context.transaction() as connection:
-            told = {name: await changed_since(connection, shown[name], spec) for name, spec in changed.items()}
-        run.differences = {name: what for name, what in told.items() if what}
+            differences = {name: await changed_since(connection, shown[name], spec) for name, spec in changed.items()}
+        run.differences = {name: what for name, what in differences.items() if what}
 
 
 async def _run_step(run: PlanRun, step: Step) -> None:
@@ -192,8 +192,8 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
         await _hold(run, step)
         return
     note = prompts.answer_step_note(run.plan, step)
-    asked, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
-    reply, started = await stream_reply(context, asked, offered, tool_choice="none")
+    messages, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
+    reply, started = await stream_reply(context, messages, offered, tool_choice="none")
     text = clean(await keep_made_images(run.turn, reply) if reply.images else reply.text) or prompts.TEXTS["no_answer"]
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
@@ -245,8 +245,8 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
     if waits != "self" and not (others and others.cover(waits, call)):
         await _hold_for_yes(run, step, tool, args, waits)
         return
-    asked = run.turn.needs_yes(request, tool, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
-    if asked and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
+    asks = run.turn.needs_yes(request, tool, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
+    if asks and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
         await _hold_for_yes(run, step, tool, args)
         return
     if tool.spec.source == PAGE and not isinstance(ruling, Deny):
@@ -261,7 +261,7 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
 
 
 def _call_of_page(run: PlanRun, step: Step) -> ReadyCall:
-    """Returns the call that ends with what the page gave, whatever has become of its tool since."""
+    """Returns the call that ends with the page's result, whatever has become of its tool since."""
     request = replace(approval_requests.request_of(step), id=step.tool_call_id or new_id("call", run.context.clock()))
     run.turn.by_page.add(request.id)
     return ReadyCall(request, answered_tool(request.name), True, answers_to(run.stored.answers, step.id))
@@ -313,7 +313,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
 
 
 def _show(run: PlanRun, step: Step, call: ReadyCall | SettledCall, outcome: CallOutcome) -> None:
-    """Adds what a call gave to the conversation."""
+    """Adds a call's result to the conversation."""
     answer = keep_answer(run.turn, call.request, call.tool, outcome)
     opaque = run.stored.opaque_of(step)  # it goes back with the arguments as the model wrote them
     shown = call.request if opaque else render_messages.shown_call(call.request, brief=False)
@@ -322,12 +322,12 @@ def _show(run: PlanRun, step: Step, call: ReadyCall | SettledCall, outcome: Call
 
 
 async def _values_for(run: PlanRun, step: Step) -> Mapping[int, StoredResult]:
-    """Returns what earlier steps gave, by step; loads what this step refers to and an earlier turn produced."""
-    wanted = referred_to(step.args) - run.values.keys()
+    """Returns the results of earlier steps, by step; loads those of earlier turns that this step refers to."""
+    missing = referred_to(step.args) - run.values.keys()
     to_load = {
         earlier.tool_call_id: earlier.id
         for earlier in run.plan.steps
-        if earlier.id in wanted and earlier.status == "complete" and earlier.tool_call_id
+        if earlier.id in missing and earlier.status == "complete" and earlier.tool_call_id
     }
     if to_load:
         context = run.context
@@ -354,7 +354,7 @@ async def _hold_for_yes(
 
 
 async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **shown: Any) -> None:
-    """Leaves the step to the user's yes; `shown` are the fields of the step that the question shows."""
+    """Makes the step wait for the user's yes; `shown` are the fields of the step that the question shows."""
     moved = update_step(run.plan, step.id, "waiting", **{"others": None, **shown})
     if "waits_for" in shown:  # a question has its own time, whatever one before it had
         moved = replace(moved, expires_at=run.context.clock() + timedelta(seconds=run.context.settings.plan_ttl_s))

@@ -56,10 +56,10 @@ def ask(
 ) -> str:
     """Returns what is done, the steps that wait with their exact arguments, and the question that a plain yes answers.
 
-    `changed`, unless it is None, says that it differs from what was approved, and by tool what of its definition.
-    `blocked` holds tools that cannot run now and the reasons; what was approved `is_away` if it waits for one of these.
-    `known` is by step what `known_thing` returns, `results` are tools' names by the ids of calls. `unseen` are the
-    values that are new to a user who has agreed to the rest already, `left` calls are too many for one question.
+    `changed`, unless it is None, says that the plan differs from the approved one, and by tool how its definition does.
+    `blocked` has the tools that cannot run now and the reasons; `is_away` if an approved plan waits for one of them.
+    `known` has by step what `known_thing` returns, `results` the tools' names by the ids of calls. `unseen` are the
+    values that are new to a user who has agreed to the rest; `left` is the number of calls too many for one question.
     """
     plan, step = stored.plan, stored.plan.waiting_step
     if step is None:
@@ -71,7 +71,7 @@ def ask(
     for tool, reason in blocked.items():
         parts.append(translate("blocked", language, tool=tool, reason=_line(reason)))
     if step.asks is not None:
-        return "\n\n".join(part for part in (*parts, *_asked(stored, step, step.asks, language)) if part)
+        return "\n\n".join(part for part in (*parts, *_tool_question(stored, step, step.asks, language)) if part)
     if unseen:
         parts.append(translate("unseen", language, values=_view(stored, language).in_line(unseen)))
     for each in plan.waiting_steps:
@@ -86,7 +86,7 @@ def ask(
 
 
 def opening(plan: Plan, language: str) -> str:
-    """Returns what a question begins with, if nothing has changed and nothing is blocked."""
+    """Returns how a question begins if nothing has changed and nothing is blocked."""
     step = plan.waiting_step
     return "\n\n".join(part for part in (done(plan, language), _next_step(step, language)) if part) if step else ""
 
@@ -97,7 +97,7 @@ def ask_again(stored: StoredPlan, language: str) -> str:
     if step is None:
         return ended(stored.plan, language)
     if step.asks is not None:
-        return "\n\n".join(_asked(stored, step, step.asks, language))
+        return "\n\n".join(_tool_question(stored, step, step.asks, language))
     steps = ((_next_step(each, language), _call_line(stored, each, language)) for each in stored.plan.waiting_steps)
     parts = *chain.from_iterable(steps), _asks_for(stored.plan, language, "ask_again_plainly")
     return " — ".join(part for part in parts if part)
@@ -110,14 +110,14 @@ def _asks_for(plan: Plan, language: str, question: str) -> str:
 
 
 def waits(stored: StoredPlan, language: str) -> str:
-    """Returns that nothing is done until the user says so, and what waits."""
+    """Returns the note that nothing is done until the user says so, and the calls that wait."""
     return _with_calls(translate("waits", language), stored, language)
 
 
 def not_changed(stored: StoredPlan, language: str) -> str:
-    """Returns that a change could not be made, and what a yes would run as it is."""
-    said = _with_calls(translate("not_changed", language), stored, language)
-    return f"{said}\n\n{_asks_for(stored.plan, language, 'ask_again_plainly')}"
+    """Returns the note that a change could not be made, and the calls that a yes would run as they are."""
+    sentence = _with_calls(translate("not_changed", language), stored, language)
+    return f"{sentence}\n\n{_asks_for(stored.plan, language, 'ask_again_plainly')}"
 
 
 def done(plan: Plan, language: str) -> str:
@@ -147,10 +147,10 @@ def ended(plan: Plan, language: str) -> str:
 
 
 def account(state: TurnState, tools: Mapping[str, Tool]) -> str:
-    """Returns what came of the turn's calls, and that the model gave no answer. A plan that ran tells its own calls."""
+    """Returns the outcomes of the turn's calls, and that the model gave no answer. A plan that ran lists its own."""
     calls, plan, language = state.get("tool_calls", ()), running_plan(state), language_of(state)
-    told = [outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
-    lines = "\n".join([*(["…"] if len(told) > MAX_CALLS_TOLD else []), *told[-MAX_CALLS_TOLD:]])
+    outcomes = [outcome_line(call, tools, language) for call in calls if plan is None or call.plan_id != plan.id]
+    lines = "\n".join([*(["…"] if len(outcomes) > MAX_CALLS_TOLD else []), *outcomes[-MAX_CALLS_TOLD:]])
     return "\n\n".join(filter(None, (translate("no_words", language), ended(plan, language) if plan else "", lines)))
 
 
@@ -174,22 +174,22 @@ def called(name: str, tools: Mapping[str, Tool]) -> str:
 
 
 def superseded(plan: Plan, language: str) -> str:
-    """Returns that a new plan has taken this one's place."""
+    """Returns the note that a new plan has taken this one's place."""
     return translate("superseded", language, goal=_line(plan.goal))
 
 
 def still_waiting(stored: StoredPlan, language: str) -> str:
     """Returns the reminder that follows an answer about something else: a yes to it runs what it shows."""
-    said = translate("still_waiting", language, goal=_line(stored.plan.goal))
-    return _with_calls(_asks_for(stored.plan, language, "") if stored.plan.waits_for else said, stored, language)
+    sentence = translate("still_waiting", language, goal=_line(stored.plan.goal))
+    return _with_calls(_asks_for(stored.plan, language, "") if stored.plan.waits_for else sentence, stored, language)
 
 
-def _with_calls(said: str, stored: StoredPlan, language: str) -> str:
-    return " — ".join(filter(None, (said, *(_call_line(stored, step, language) for step in stored.plan.waiting_steps))))
+def _with_calls(text: str, stored: StoredPlan, language: str) -> str:
+    return " — ".join(filter(None, (text, *(_call_line(stored, step, language) for step in stored.plan.waiting_steps))))
 
 
-def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:
-    """Returns what a tool asks in its own words, and how to answer. A call that runs anew is shown."""
+def _tool_question(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> list[str]:
+    """Returns a tool's question in its own words, and how to answer. A call that runs anew is shown."""
     question = question_of_step(stored.answers, step.id)
     parts = [_next_step(step, language)]
     if question is None or not question.may_repeat:
@@ -205,12 +205,12 @@ def _asked(stored: StoredPlan, step: Step, asks: UserRequest, language: str) -> 
 
 
 def _field_line(asks: UserRequest, name: str, language: str) -> str:
-    field, given = (asks.schema or {})["properties"][name], asks.given or {}
+    field, prefilled = (asks.schema or {})["properties"][name], asks.given or {}
     choices = ", ".join(f"{number}. {title}" for number, title in enumerate(choices_of(field).values(), start=1))
-    said = " — ".join(filter(None, (field.get("title", name), field.get("description"), choices)))
+    label = " — ".join(filter(None, (field.get("title", name), field.get("description"), choices)))
     mark = "*" if name in asks.required else ""
-    shown = f": {CallView(language, None).brief(str(given[name]))}" if name in given else ""
-    return f"- {_line(said, MAX_ERROR_CHARS)}{mark}{shown}"
+    shown = f": {CallView(language, None).brief(str(prefilled[name]))}" if name in prefilled else ""
+    return f"- {_line(label, MAX_ERROR_CHARS)}{mark}{shown}"
 
 
 def _next_step(step: Step, language: str) -> str:
@@ -239,7 +239,7 @@ def _call_line(stored: StoredPlan, step: Step, language: str) -> str:
 
 
 def _not_from_you(stored: StoredPlan, step: Step, language: str, results: Mapping[str, str] | None = None) -> list[str]:
-    """Returns which values are not the user's; with the `results`, which tool said one, and they are shown above."""
+    """Returns lines on the values that are not the user's, with the tool of each if `results` names it."""
     lines = []
     for origin, values in not_from_user(step.args, step.args_origin).items():
         shown = _view(stored, language).in_line(values, shown_above=results is not None)
@@ -261,8 +261,8 @@ def _line(text: str, limit: int = MAX_LINE_CHARS) -> str:
 async def known_thing(turn: TurnCalls, step: Step, references: Sequence[Reference], language: str) -> str:
     """Returns what the newest of these results say of the thing that a step names; nothing if it only reads."""
     tool = turn.tools.get(step.tool or "")
-    wanted = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
-    if not wanted or tool is None:
+    things = identifiers(step.args) if tool and tool.spec.effect != "read_only" else ()
+    if not things or tool is None:
         return ""
     sources = {name: each.spec.source for name, each in turn.tools.items()}
     tools_by_call = {
@@ -275,13 +275,13 @@ async def known_thing(turn: TurnCalls, step: Step, references: Sequence[Referenc
     if not newest:
         return ""
     context = turn.context
-    kept = await context.transact(load_results, context.turn.session_id, newest, now=context.clock())
+    results = await context.transact(load_results, context.turn.session_id, newest, now=context.clock())
 
     def find() -> str:
-        values = [(name, kept[call_id].value()) for call_id, name in newest.items() if call_id in kept]
-        for thing, (name, value) in product(wanted, values):
-            if (item := object_with(thing, value)) and (said := _telling(item)):
-                return translate("told", language, tool=name, thing=code(visible(thing)), said=code(visible(said)))
+        values = [(name, results[call_id].value()) for call_id, name in newest.items() if call_id in results]
+        for thing, (name, value) in product(things, values):
+            if (item := object_with(thing, value)) and (detail := _telling(item)):
+                return translate("told", language, tool=name, thing=code(visible(thing)), said=code(visible(detail)))
         return ""
 
     return await to_thread.run_sync(find)

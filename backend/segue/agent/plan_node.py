@@ -75,7 +75,7 @@ async def _plan_update(context: TurnContext, state: TurnState) -> Update:
 
 
 async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """The user has said something before the page gave what its tools were called for: it is not waited for."""
+    """Cancels the page's calls: the user has written before their results came."""
     ended = await context.transact(store.swap, stored, end(stored.plan, "cancelled"))
     update = await _make_or_skip(context, state)
     tools = ", ".join(step.tool for step in stored.plan.page_steps if step.tool)
@@ -83,7 +83,7 @@ async def _leave_page(context: TurnContext, state: TurnState, stored: StoredPlan
 
 
 async def _resume_own(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """Goes on with the plan this turn had taken on when it was cut off. A yes it had not used up still holds."""
+    """Goes on with this turn's plan after the turn was cut off. A yes that was not used up still holds."""
     shown = state["shown_plan"]
     own, read = shown is not None and shown[0] == stored.plan.id, state["acknowledgement"]
     # Of a yes that was read by the model nothing is kept but the plan.
@@ -111,7 +111,7 @@ async def _resume_decided(context: TurnContext, state: TurnState, decided: Store
 
 
 async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: StoredPlan | None = None) -> Update:
-    """Makes a plan if the message asks for several steps. `ended` just did: a postscript of the answer says so."""
+    """Makes a plan if the message asks for several steps. A postscript tells of a plan that just `ended`."""
     read, verdict = state["acknowledgement"], state["acknowledgement"].verdict
     weak = read.strength == "weak"
     note = TEXTS["postponed"] if read.rule in POSTPONES else VERDICT_NOTES.get(verdict)
@@ -129,8 +129,8 @@ async def _make_or_skip(context: TurnContext, state: TurnState, *, ended: Stored
     steps = await make_plan(context, state)
     if not steps or (len(steps) == 1 and mode != "always"):
         return skip
-    made = await offer_plan(context, state["message"], state["message_id"], steps)
-    return skip | _run(made) if made else skip
+    new_plan = await offer_plan(context, state["message"], state["message_id"], steps)
+    return skip | _run(new_plan) if new_plan else skip
 
 
 async def _answer_waiting(context: TurnContext, state: TurnState, stored: StoredPlan, *, was_seen: bool) -> Update:
@@ -180,8 +180,8 @@ async def _read_reply(
         if offered is not None and classify(state["message"], question=offered).strength == "strong":
             return replace(read, verdict="none", rule="offer"), None
     if len(waiting) > 1:
-        asked = {step.id: question_of(step.tool, step.description, step.args) for step in waiting}
-        if chosen := chosen_of(state["message"], asked):
+        questions = {step.id: question_of(step.tool, step.description, step.args) for step in waiting}
+        if chosen := chosen_of(state["message"], questions):
             return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen
         if read.verdict == "confirm" and chosen is not None:
             read = replace(read, verdict="amend", rule="counts_otherwise", strength=None)
@@ -228,23 +228,23 @@ async def _answer_asking(
         return await _answer_something_else(context, state, stored)
     if answer.reading == "decline":
         return await _decide(context, state, stored, "reject")
-    given, step = dict(answer.values), stored.plan.waiting_step
+    values, step = dict(answer.values), stored.plan.waiting_step
     if answer.reading == "complete" and was_seen and (asked_last or _effects(context, stored.plan) <= {"read_only"}):
-        return await _decide(context, state, stored, "confirm", answer=given)
+        return await _decide(context, state, stored, "confirm", answer=values)
     # A plan that was not seen is not what the words, or a program's, are about.
-    if was_seen and step is not None and given != dict(asks.given or {}):
-        moved = update_step(stored.plan, step.id, "waiting", asks=replace(asks, given=given))
+    if was_seen and step is not None and values != dict(asks.given or {}):
+        moved = update_step(stored.plan, step.id, "waiting", asks=replace(asks, given=values))
         stored = await context.transact(store.swap, stored, moved, tool_hash=stored.tool_hash)
         context.emit(PlanChanged(stored.plan))
     return await _leave_waiting(context, stored, plan_messages.ask_again(stored, language_of(state)))
 
 
 async def _decide(
-    context: TurnContext, state: TurnState, stored: StoredPlan, decision: Decision, **given: Any
+    context: TurnContext, state: TurnState, stored: StoredPlan, decision: Decision, **options: Any
 ) -> Update:
-    """`given` is what `store.decide` takes beside the decision: an `answer`, or the `chosen` steps."""
+    """`options` are what `store.decide` takes beside the decision: an `answer`, or the `chosen` steps."""
     turn_id, now = context.turn.turn_id, context.clock()
-    decided = await context.transact(store.decide, stored, decision, turn_id=turn_id, now=now, **given)
+    decided = await context.transact(store.decide, stored, decision, turn_id=turn_id, now=now, **options)
     if decided.plan.status == "active":
         return _run(decided)
     if state["acknowledgement"].added or any(map(str.isdigit, state["message"])):  # `no, send it to Sara`, `I said 12`
@@ -255,21 +255,21 @@ async def _decide(
 async def _amend(
     context: TurnContext, state: TurnState, stored: StoredPlan, read: Acknowledgement, *, may_approve: bool
 ) -> Update:
-    """Replaces the open steps. What waited is asked again, unless the message is a yes that only its words change."""
+    """Replaces the open steps. Asks again about those that waited, unless a yes states each changed value."""
     steps = await amend_plan(context, state, stored.plan)
     before = [step for step in stored.plan.steps if step.status in NOT_STARTED]
     if not steps or list(map(_call_of, steps)) == list(map(_call_of, before)):
         same = next_version(stored.plan)  # only what is said after this can approve the plan
-        kept: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
-        stored = await context.transact(store.swap, stored, same, **kept)
+        unchanged: Update = {"tool_hash": stored.tool_hash, "asked_in": context.turn.turn_id}
+        stored = await context.transact(store.swap, stored, same, **unchanged)
         answer = plan_messages.not_changed(stored, language_of(state))
         return {"acknowledgement": replace(read, rule=NOT_CHANGED)} | _answered(stored, answer)
-    asked = {step.tool for step in before if step.status == "waiting" or step.requires_confirmation}
-    wanted = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in asked) for step in steps]
-    amended = replace_open_steps(stored.plan, wanted)
+    guarded = {step.tool for step in before if step.status == "waiting" or step.requires_confirmation}
+    new = [replace(step, requires_confirmation=step.requires_confirmation or step.tool in guarded) for step in steps]
+    amended = replace_open_steps(stored.plan, new)
     done, waiting = len(stored.plan.started_steps), len(stored.plan.waiting_steps)
     # Of the steps that were asked about: what follows them is asked about when it comes (`yes, and then mail it`).
-    is_same = _differ_in_words_of(own_words(state["message"]), wanted[:waiting], before[:waiting])
+    is_same = _differ_in_words_of(own_words(state["message"]), new[:waiting], before[:waiting])
     is_approved = read.carries_yes and may_approve and is_same
     turn_id, changed = context.turn.turn_id, replace(stored, opaque=None, answers=())  # which are of the old calls
     grant, tool_hash = ((turn_id, done + waiting), stored.tool_hash) if is_approved else (None, None)
@@ -282,7 +282,7 @@ def _call_of(step: Step) -> tuple[str | None, object]:
 
 
 def _differ_in_words_of(message: str, steps: Sequence[Step], before: Sequence[Step]) -> bool:
-    """Returns whether steps make the calls of those before, but for values that stand in a message to the letter."""
+    """Returns whether steps make the calls of those before, but for values that the message has to the letter."""
     if [step.tool for step in steps] != [step.tool for step in before]:
         return False
     for step, other in zip(steps, before, strict=True):
@@ -299,7 +299,7 @@ async def _leave_waiting(context: TurnContext, stored: StoredPlan, answer: str) 
 
 
 async def _answer_something_else(context: TurnContext, state: TurnState, stored: StoredPlan) -> Update:
-    """Answers a message about something else. The plan waits on, and one answer of these says so."""
+    """Answers a message about something else. The plan keeps waiting, and the first such answer says so."""
     update = await _make_or_skip(context, state) | {"left_waiting": stored}
     if update["plan_runs"]:
         return update

@@ -53,9 +53,9 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
         if state["search"].search and WEB_SEARCH in tools:
             conversation = prompts.with_note(conversation, prompts.TEXTS["search_wanted"])
         # Every word the planner is shown is in the key, so a request that leans on what was said before is another.
-        said = [[message.type, prompts.without_time(message.text)] for message in conversation]
+        texts = [[message.type, prompts.without_time(message.text)] for message in conversation]
         shown = [[tool.name, tool.description, tool.input_schema] for tool in offered]
-        key = plan_cache_key(context.owner, digest_of_json([context.model.small_name, shown, *said]))
+        key = plan_cache_key(context.owner, digest_of_json([context.model.small_name, shown, *texts]))
         text = await context.cache.get_json(key)
         if not isinstance(text, str):
             text = (await _ask(context, conversation, offered, PLAN)).text
@@ -114,8 +114,8 @@ async def complete_args(
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):
         return args
-    asked = prompts.with_instruction(turn.conversation, prompts.fill_step_note(plan, step, args, open_arguments))
-    reply = await turn.context.model.reply(asked, [tool.spec], tool_choice="required")
+    messages = prompts.with_instruction(turn.conversation, prompts.fill_step_note(plan, step, args, open_arguments))
+    reply = await turn.context.model.reply(messages, [tool.spec], tool_choice="required")
     await mark_refused(turn, reply)
     filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
     merged = {**filled, **args}
@@ -133,9 +133,9 @@ async def classify_reply(context: TurnContext, state: TurnState, plan: Plan) -> 
 
 
 async def ask_reader(context: TurnContext, reader: str, question: str, known: Mapping[str, Any]) -> Reading:
-    """Asks a model of its own about what is `known`, which is data."""
-    asked = [SystemMessage(reader), HumanMessage(prompts.fenced_json(question, known))]
-    return _verdict_in(await context.model.reply(asked, small=True, schema=READING))
+    """Asks the small model a question about what is `known`, which is data."""
+    messages = [SystemMessage(reader), HumanMessage(prompts.fenced_json(question, known))]
+    return _verdict_in(await context.model.reply(messages, small=True, schema=READING))
 
 
 def _verdict_in(reply: Reply) -> Reading:
@@ -193,8 +193,8 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
         return ReadAnswer("complete" if done == "confirm" else "decline" if done == "reject" else "other")
     if (values := _plain_answer(state, asks)) is not None:
         return _answer(asks, values)
-    asked = {"message": asks.message, "schema": asks.schema, "given": asks.given}
-    note = prompts.fenced_json(prompts.TEXTS["answer_reader"], asked)
+    question = {"message": asks.message, "schema": asks.schema, "given": asks.given}
+    note = prompts.fenced_json(prompts.TEXTS["answer_reader"], question)
     reply = await context.model.reply(prompts.with_instruction(state["prompt"], note), small=True, schema=ANSWER)
     read = first_object(reply.text, _AnswerRead) or _AnswerRead(reading="other")
     if read.reading != "answer":
@@ -205,27 +205,27 @@ async def read_answer(context: TurnContext, state: TurnState, plan: Plan, asks: 
 
 def _plain_answer(state: TurnState, asks: UserRequest) -> dict[str, Any] | None:
     """Returns what a yes, or a choice by its name, number or title, says to a form that needs nothing else."""
-    fields, wanted = (asks.schema or {}).get("properties", {}), asks.missing
+    fields, missing = (asks.schema or {}).get("properties", {}), asks.missing
     says_yes = state["acknowledgement"].verdict == "confirm"
-    if not wanted and says_yes:
+    if not missing and says_yes:
         return {}
-    if len(wanted) != 1:
+    if len(missing) != 1:
         return None
-    of = fields[wanted[0]]
+    of = fields[missing[0]]
     if of["type"] == "boolean" and says_yes and len(fields) == 1:
-        return {wanted[0]: True}
+        return {missing[0]: True}
     message = words_of(state["message"])
     for number, (value, title) in enumerate(choices_of(of).items(), start=1):
         if message in (words_of(value), words_of(title), (str(number),)):
-            return {wanted[0]: [value] if of["type"] == "array" else value}
+            return {missing[0]: [value] if of["type"] == "array" else value}
     return None
 
 
 async def _said_by_user(
     context: TurnContext, state: TurnState, asks: UserRequest, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the values without the texts that stand in nothing that the user said or is known to have said."""
-    said = await context.transact(recent_user_messages, context.owner, context.turn.session_id, limit=MAX_MESSAGES)
+    """Returns the values without texts that are in none of the user's messages and in no fact about them."""
+    messages = await context.transact(recent_user_messages, context.owner, context.turn.session_id, limit=MAX_MESSAGES)
     fields = (asks.schema or {})["properties"]
 
     def is_said(name: str, value: Any, texts: Sequence[str]) -> bool:
@@ -234,19 +234,19 @@ async def _said_by_user(
         return not is_free or any(stands_in(_plain(str(value)), text) for text in texts)
 
     def find() -> dict[str, Any]:
-        texts = [_plain(text) for text in (*map(said_by_user, said), *(fact.content for fact in state["facts"]))]
+        texts = [_plain(text) for text in (*map(said_by_user, messages), *(fact.content for fact in state["facts"]))]
         return {name: value for name, value in values.items() if is_said(name, value, texts)}
 
     return await to_thread.run_sync(find)
 
 
 def _plain(text: str) -> str:
-    """Case, spaces and what stands around a text do not matter: it is shown nowhere before it is sent."""
+    """Returns a text for comparison: case, spaces and punctuation around it do not matter."""
     return " ".join(text.lower().split()).strip(" \"'“”«».,;:!?。，！？")
 
 
 def _answer(asks: UserRequest, values: Mapping[str, Any], *, read_any: bool = True) -> ReadAnswer:
-    """Leaves out what does not fit, to be asked for again."""
+    """Returns the answer without values that do not fit, which are asked for again."""
     known = dict(asks.given or {})
     for name, value in values.items():
         if not any(fault.startswith(f"$.{name}:") for fault in faults_of_answer(asks, {**known, name: value})):

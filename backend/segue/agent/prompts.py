@@ -53,7 +53,7 @@ INSTRUCTIONS: Final = [TEXTS[name] for name in _FOR_PLANS + _FOR_ANSWERS]
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What an agent is told. `fixed` begins every prompt; `dated` lines change each day and stand among the notes."""
+    """An agent's instructions. `fixed` begins every prompt; `dated` lines change each day and stand among the notes."""
 
     fixed: str = TEXTS["system"]
     dated: str = ""
@@ -73,16 +73,16 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
 
 
 def instructions_of(
-    agent: Agent, user: str, confirmation: str = "", *, asked: str | None = None, is_gone: bool = False
+    agent: Agent, user: str, confirmation: str = "", *, from_client: str | None = None, is_gone: bool = False
 ) -> Instructions:
-    """Returns what an agent is told. `asked` are the client's instructions; `is_gone`: the session's agent is."""
+    """Returns an agent's instructions and those `from_client`. `is_gone`: the session's agent no longer exists."""
     lines = agent.instructions.replace("{user}", user).splitlines()
     dated = [line for line in lines if DATE in line or TIME_ZONE in line]
     own = "\n".join(line for line in lines if line not in dated).strip()
     rules = "\n".join(filter(None, [TEXTS["system"], confirmation]))
     opening = rules.replace("You are Segue,", f"You are {agent.name},", 1)
     notes = [*dated, TEXTS["gone"]] if is_gone else dated
-    of_client = f"{TEXTS['asked_by_client']}\n{fenced(asked)}" if asked else ""
+    of_client = f"{TEXTS['asked_by_client']}\n{fenced(from_client)}" if from_client else ""
     return Instructions("\n\n".join(filter(None, [opening, own, of_client])), "\n".join(notes))
 
 
@@ -108,10 +108,10 @@ def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
 
 
 def turn_notes(now: datetime, own: str, facts: Sequence[Memory], language: str | None = None) -> str:
-    """Returns what a turn's notes begin with: its time, the language to answer in, the agent's lines, and facts."""
-    said = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
-    said += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
-    return "\n\n".join(filter(None, [said, own, facts_block(facts, now.tzinfo) if facts else ""]))
+    """Returns the first of a turn's notes: its time, the language to answer in, the agent's lines, and facts."""
+    text = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
+    text += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
+    return "\n\n".join(filter(None, [text, own, facts_block(facts, now.tzinfo) if facts else ""]))
 
 
 def with_notes(text: str, notes: str) -> str:
@@ -126,9 +126,7 @@ def notes_and_message(text: str) -> tuple[str, str]:
 
 
 def note_of(message: Message) -> str | None:
-    """Returns what goes with a message of the user's in every request: files, its note, and tools that came with it.
-    With one of another day goes when it came.
-    """
+    """Returns the notes on a user's message: files, its own note, tools that came with it, its time if it is old."""
     if not message.metadata:  # as of most
         return None
     carried, tools = defaultdict[str, list[object]](list), message.metadata.get(TOOLS_SHOWN)
@@ -151,7 +149,7 @@ def denied_because(call: ToolCall) -> str | None:
 
 
 def brought(event: str) -> str:
-    """Returns what is stored with the message of a trigger: what its event brought, which ends no notes."""
+    """Returns the note stored with a trigger's message: the event's text, without any mark that could end the notes."""
     return f"{TEXTS['unattended']}\n\n{fenced_lines(TEXTS['brought'], [without_notes(event)])}"
 
 
@@ -167,8 +165,8 @@ def plan_block(plan: Plan) -> str:
 
 
 def message_and_instruction(text: str) -> tuple[str, str]:
-    """Returns what a user's message says, and the instruction that was put behind it, each empty if there is none."""
-    starts = [at for begun in INSTRUCTIONS if (at := text.find(begun)) >= 0]
+    """Returns a user's message and the instruction behind it, each empty if there is none."""
+    starts = [at for opening in INSTRUCTIONS if (at := text.find(opening)) >= 0]
     return (text[: min(starts)].rstrip(), text[min(starts) :]) if starts else (text, "")
 
 
@@ -179,8 +177,8 @@ def in_own_words(text: str) -> str:
 
 def running_message(conversation: Sequence[BaseMessage]) -> int:
     """Returns the index of the message that opened the running turn, which the notes stand in."""
-    said = [index for index, message in enumerate(conversation) if isinstance(message, HumanMessage)]
-    return next((at for at in reversed(said) if conversation[at].text.startswith(OPEN_NOTES)), said[-1])
+    of_user = [index for index, message in enumerate(conversation) if isinstance(message, HumanMessage)]
+    return next((at for at in reversed(of_user) if conversation[at].text.startswith(OPEN_NOTES)), of_user[-1])
 
 
 def steers_in(conversation: Sequence[BaseMessage]) -> list[str]:
@@ -198,7 +196,7 @@ def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessag
 
 
 def without_time(text: str) -> str:
-    """Returns a text without the time of day in its notes, which is another in every minute."""
+    """Returns a text without the time of day in its notes, which changes every minute."""
     return _TIME_OF_DAY.sub(r"\1", text, count=1)
 
 

@@ -35,7 +35,7 @@ MESSAGE_TOKENS = 4  # what a provider adds to each message for its role
 
 @dataclass(frozen=True, slots=True)
 class SessionContent:
-    """What a prompt can be made of. The history ends with the running turn."""
+    """The content that a prompt is built from. The history ends with the running turn."""
 
     summary: str | None
     references: Sequence[str]  # lines that were listed when the summary was written
@@ -63,7 +63,7 @@ class Prompt:
 
 
 def build_prompt(session: SessionContent, limits: WindowLimits, count: CountTokens) -> Prompt:
-    """Returns what the model is shown of a session, within `limits`. `count` gives the tokens of a text."""
+    """Returns the prompt that shows the model a session, within `limits`. `count` gives the tokens of a text."""
     calls = {call.id: call for message in session.history for call in message.tool_calls}
     messages = {message_key(message): message for message in session.history}
     references = {reference.tool_call_id: reference for reference in session.earlier}
@@ -125,8 +125,8 @@ def request_parts(
     """Returns the parts of a turn's request in their order. `before` are those of its prompt, which it begins with."""
     at = running_message(messages)
     notes, message = notes_and_message(messages[at].text)
-    begun = estimated_input(messages[at + 1 :], (), count)
-    changing = {"notes": count(notes), "message": count(message), "turn": begun}
+    turn_tokens = estimated_input(messages[at + 1 :], (), count)
+    changing = {"notes": count(notes), "message": count(message), "turn": turn_tokens}
     parts = [
         PromptPart("tools", tool_tokens, cacheable=True),
         *before,
@@ -137,12 +137,12 @@ def request_parts(
 
 
 def with_texts(report: PromptReport, messages: Sequence[BaseMessage], tools: Iterable[ToolSpec]) -> PromptReport:
-    """Returns the report with what its parts say; tools and earlier messages as JSON."""
+    """Returns the report with the texts of its parts; tools and earlier messages as JSON."""
     at = running_message(messages)
     offered = [{"name": each.name, "description": each.description, "args": each.input_schema} for each in tools]
     earlier = convert_to_openai_messages(messages[1:at])
-    said = {"tools": as_json(offered), "messages": as_json(earlier), "notes": notes_and_message(messages[at].text)[0]}
-    return replace(report, parts=tuple(replace(each, text=each.text or said.get(each.part)) for each in report.parts))
+    texts = {"tools": as_json(offered), "messages": as_json(earlier), "notes": notes_and_message(messages[at].text)[0]}
+    return replace(report, parts=tuple(replace(each, text=each.text or texts.get(each.part)) for each in report.parts))
 
 
 def to_model(
@@ -170,19 +170,19 @@ def shown_text(message: Message, form: ShownForm, *, inline: Mapping[str, str], 
         case dict() as reference, _:
             return fenced(_shown_reference(reference, expired))
         case text, _:
-            said = without_notes(text) if message.role == "user" else text
-            said = said + prompts.TEXTS["cut_off"] if message.cut_off else said
-            said = f"{said}{prompts.TEXTS['by_service']}" if WRITTEN_BY in message.metadata else said
-            if form == "brief" and len(said) > MAX_BRIEF_CHARS:
+            shown = without_notes(text) if message.role == "user" else text
+            shown = shown + prompts.TEXTS["cut_off"] if message.cut_off else shown
+            shown = f"{shown}{prompts.TEXTS['by_service']}" if WRITTEN_BY in message.metadata else shown
+            if form == "brief" and len(shown) > MAX_BRIEF_CHARS:
                 part = MAX_BRIEF_CHARS // 2
-                said = f"{said[:part]}\n[… {len(said) - 2 * part} characters left out …]\n{said[-part:]}"
-            return with_notes(said, note) if (note := prompts.note_of(message)) else said
+                shown = f"{shown[:part]}\n[… {len(shown) - 2 * part} characters left out …]\n{shown[-part:]}"
+            return with_notes(shown, note) if (note := prompts.note_of(message)) else shown
 
 
 def shown_call(call: RequestedCall, *, brief: bool) -> RequestedCall:
-    """Returns a call of the history, its long arguments cut: history tells what was done, not every word of it."""
-    most = MAX_REFERENCE_ARGS_CHARS if brief else MAX_HISTORY_ARGS_CHARS
-    return replace(call, args=clipped(described(call.args)[0], most))
+    """Returns a call of the history, its long arguments cut: history says what was done, not every word of it."""
+    max_chars = MAX_REFERENCE_ARGS_CHARS if brief else MAX_HISTORY_ARGS_CHARS
+    return replace(call, args=clipped(described(call.args)[0], max_chars))
 
 
 def listed_reference(reference: Reference, expired: Collection[str]) -> str:
@@ -206,8 +206,8 @@ def assistant_message(
     text: str, calls: Iterable[RequestedCall], *, opaque: Mapping[str, Any] | None = None
 ) -> AIMessage:
     """Returns the message that made these calls. `opaque` is what `reply.opaque_parts` returns."""
-    made = [LangChainCall(name=call.name, args=call.args, id=call.id, type="tool_call") for call in calls]
-    return AIMessage(text, tool_calls=made, additional_kwargs={OPAQUE: opaque} if opaque else {})
+    tool_calls = [LangChainCall(name=call.name, args=call.args, id=call.id, type="tool_call") for call in calls]
+    return AIMessage(text, tool_calls=tool_calls, additional_kwargs={OPAQUE: opaque} if opaque else {})
 
 
 def image_message(images: Mapping[str, Sequence[BinaryPart]]) -> SystemMessage:

@@ -44,7 +44,7 @@ class StartedMessage:
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt:
-    """What is stored of a turn that was cut off: its calls, and the plan it made, decided or amended."""
+    """The stored part of a turn that was cut off: its calls, and the plan it made, decided or amended."""
 
     calls: tuple[LedgerCall, ...]
     plan: StoredPlan | None
@@ -78,7 +78,7 @@ class TurnInput(TypedDict):
 
 
 class TurnState(TurnInput, total=False):
-    """What the nodes add."""
+    """What the nodes add to the snapshot."""
 
     acknowledgement: Acknowledgement
     search: SearchDecision
@@ -143,7 +143,7 @@ class TurnContext:
             return await act(connection, *args, **named)
 
     def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
-        """Returns what a tool, and the policy, is told of who a call is for; `answers` are to what it asked before."""
+        """Returns whom a call is for, as a tool and the policy are told; `answers` are to its earlier questions."""
         return ToolContext(
             owner=self.owner,
             session_id=self.turn.session_id,
@@ -158,7 +158,7 @@ class TurnContext:
 
 
 def language_of(state: TurnState) -> str:
-    """Returns the language (ISO 639-1) in which the engine speaks. To tell it takes half a millisecond."""
+    """Returns the language (ISO 639-1) in which the engine speaks. Detecting it takes half a millisecond."""
     return state["language"] or conversation_language(state["said"]) or ENGLISH
 
 

@@ -51,7 +51,7 @@ async def stream_reply(
 ) -> tuple[Reply, StartedMessage | None]:
     """Returns the model's reply, up to where the client wants it to stop, and, if any of it was emitted, the message
     that `emit_message` has to end. Words that have to fit a schema are not emitted before they do. Calls that `new_ids`
-    has ids for are emitted as the model writes them, and have these.
+    has ids for are emitted under these, as the model writes them.
     """
     options = context.options
     asking = partial(context.model.reply, messages, tools, tool_choice=tool_choice, empty_tries=empty_tries)
@@ -78,7 +78,7 @@ def _stopped(reply: Reply, stop: Sequence[str]) -> Reply:
 
 
 def _end(text: str, stop: Sequence[str]) -> int | None:
-    """Returns where the stop sequence begins that is complete first; None if there is none."""
+    """Returns where the first complete stop sequence begins; None if there is none."""
     return min(((at + len(each), at) for each in stop if (at := text.find(each)) >= 0), default=(0, None))[1]
 
 
@@ -128,13 +128,13 @@ class _Begun:
         return added
 
     def becomes(self, call: ModelCall) -> bool:
-        """Returns whether what was shown is the beginning of the call as it is recorded."""
+        """Returns whether the part that was shown begins the call as it is recorded."""
         is_same = bool(self.shown) and self.name == call.name
         return is_same and orjson.dumps(clean(call.args or {})).decode().startswith(self.shown)
 
 
 class StreamedCalls:
-    """`new_ids` makes what gives the calls of an answer their ids; `message_id` gives the message that makes them."""
+    """`new_ids` makes what gives an answer's calls their ids; `message_id` gives that of their message."""
 
     def __init__(self, context: TurnContext, new_ids: Callable[[], CallIds], message_id: Callable[[], str]) -> None:
         self._context = context
@@ -174,7 +174,7 @@ class StreamedCalls:
 
 
 def _beginning(written: str) -> str:
-    """Returns what is certain of the arguments that begin so: nothing if they are no object, or not to be read yet."""
+    """Returns the part of unfinished arguments that is certain: "" if they are no object, or cannot be read yet."""
     try:
         known = from_json(written, allow_partial="trailing-strings")
         text = orjson.dumps(known)[:MAX_SHOWN_BYTES].decode(errors="ignore") if isinstance(known, dict) else ""
@@ -185,13 +185,13 @@ def _beginning(written: str) -> str:
 
 
 class _HeardMessage:
-    """The message that a follower hears, from its first word or call on, and before it what the model thinks."""
+    """The message that a follower hears, from its first word or call on, and before it the model's reasoning."""
 
     def __init__(self, context: TurnContext, new_ids: Callable[[], CallIds]) -> None:
         self.message_id: str | None = None
         self.calls = StreamedCalls(context, new_ids, self._begin)
         self._context = context
-        self.said: list[str] = []
+        self.texts: list[str] = []
         self._until_stop = _UntilStop(context.options.stop)
         self._reasoning_id: str | None = None
         self._reasoning_chars = 0
@@ -223,9 +223,9 @@ class _HeardMessage:
         if not (text := self._until_stop.add(text)):
             return
         message_id = self._begin()
-        if not self.said:
+        if not self.texts:
             self._context.emit(events.TextStarted(message_id))
-        self.said.append(text)
+        self.texts.append(text)
         self._context.emit(events.TextAdded(message_id, text))
 
     def _begin(self) -> str:
@@ -236,24 +236,24 @@ class _HeardMessage:
         return self.message_id
 
     def started(self, reply: Reply) -> StartedMessage | None:
-        if self.message_id is None or not (self.said or any(call.id for call in reply.calls)):
+        if self.message_id is None or not (self.texts or any(call.id for call in reply.calls)):
             return None
-        return StartedMessage(self.message_id, sum(map(len, self.said)))
+        return StartedMessage(self.message_id, sum(map(len, self.texts)))
 
     def withdraw(self) -> None:
-        """Ends the message: it is none of the history, and its calls are not made."""
+        """Ends the message, which stays out of the history; its calls are not made."""
         self.calls.give_up()
-        if self.message_id is not None and self.said:
+        if self.message_id is not None and self.texts:
             self._context.emit(events.TextEnded(self.message_id))
         self.message_id = None
-        self.said.clear()
+        self.texts.clear()
         self._until_stop = _UntilStop(self._context.options.stop)
 
     def cut_off(self) -> None:
-        """Ends the message, which is kept if it is its user who stops the turn."""
+        """Ends the message, which is kept if its user stops the turn."""
         self.calls.give_up()
-        if self.message_id is not None and self.said:
-            self._context.emit(events.TextEnded(self.message_id, cut_off="".join(self.said)))
+        if self.message_id is not None and self.texts:
+            self._context.emit(events.TextEnded(self.message_id, cut_off="".join(self.texts)))
 
 
 def emit_message(
@@ -281,8 +281,8 @@ async def structured_answer(
         return text
     log.info("output_mended", faults=len(faults))
     note = prompts.mending_note(schema, answer, faults)
-    asked, sampling = prompts.with_instruction(messages, note), context.options.sampling
-    reply = await context.model.reply(asked, tools, tool_choice="none", schema=of_client(schema), sampling=sampling)
+    request, sampling = prompts.with_instruction(messages, note), context.options.sampling
+    reply = await context.model.reply(request, tools, tool_choice="none", schema=of_client(schema), sampling=sampling)
     text, faults = await asyncio.to_thread(_read, schema, reply.text)
     if faults:
         raise turn_errors.of("output_invalid", faults="; ".join(faults))

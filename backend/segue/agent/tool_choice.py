@@ -60,7 +60,7 @@ _ENDING: Final = re.compile(r"(?<=...)[aeios]+$")  # `emails`, `fatture` and `fa
 
 
 def asked_words(text: str) -> dict[str, float]:
-    """Returns what to look for: the text's telling words, and English ones for the actions and things it names."""
+    """Returns the words to look for: the text's telling ones, and English ones for the actions and things it names."""
     actions, things = english_words(text)
     own = dict.fromkeys(_stems(search_words(text).split()), 1.0)
     return dict.fromkeys(_stems(actions), ACTION) | dict.fromkeys(_stems(things), THING) | own
@@ -86,9 +86,9 @@ class ToolIndex:
                 score = self._rarity[word] * weight * (SATURATION + 1) / (weight + bound)
                 self._entries[word].append((place, score))
 
-    def rank(self, asked: Mapping[str, float]) -> list[str]:
-        """Returns the tools that share a word with what is asked or with the best of those, best first."""
-        scores = self._scores(asked)
+    def rank(self, query: Mapping[str, float]) -> list[str]:
+        """Returns the tools that share a word with the query or with the best of those, best first."""
+        scores = self._scores(query)
         if not scores:
             return []
         shared: Counter[str] = Counter()  # the words that tell the best tools from the others
@@ -101,9 +101,9 @@ class ToolIndex:
             scores[place] += score
         return [self._names[place] for place in self._sorted(scores)]
 
-    def _scores(self, asked: Mapping[str, float]) -> dict[int, float]:
+    def _scores(self, query: Mapping[str, float]) -> dict[int, float]:
         scores: dict[int, float] = defaultdict(float)
-        for word, weight in asked.items():
+        for word, weight in query.items():
             for place, score in self._entries.get(word, ()):
                 scores[place] += weight * score
         return scores
@@ -153,13 +153,13 @@ class ToolSearch:
     async def rank(self, specs: Sequence[ToolSpec], text: str, *, payer: Payer) -> list[str]:
         """Returns names of tools, best first. One that is not about the text, which is paid for, may be missing."""
         by_words = await asyncio.to_thread(self._by_words, specs, text)
-        asked = await self._embed([text[:MAX_EMBEDDED_CHARS]], payer=payer, urgent=True) if text.strip() else None
-        if asked is None:
+        query = await self._embed([text[:MAX_EMBEDDED_CHARS]], payer=payer, urgent=True) if text.strip() else None
+        if query is None:
             return by_words
         vectors = {spec.name: vector for spec in specs if (vector := self._vectors.get(_embedded_text(spec)))}
         if len(vectors) < len(specs) and (self._embedding is None or self._embedding.done()):
             self._embedding = asyncio.create_task(self._embed_missing(specs))
-        return fused(by_words, await asyncio.to_thread(nearest, vectors, asked[0]))
+        return fused(by_words, await asyncio.to_thread(nearest, vectors, query[0]))
 
     async def close(self) -> None:
         await end_tasks(self._embedding)
@@ -183,12 +183,12 @@ class ToolSearch:
             self._vectors.update({text: array("f", vector) for text, vector in zip(batch, found, strict=True)})
 
 
-def nearest(vectors: Mapping[str, Sequence[float]], asked: Sequence[float]) -> list[str]:
-    """Returns the names by the cosine of their vectors with what is asked; another model's may be of another length."""
+def nearest(vectors: Mapping[str, Sequence[float]], query: Sequence[float]) -> list[str]:
+    """Returns the names by the cosine of their vectors with the query's; another model's may be of another length."""
     found: dict[str, float] = {
-        name: sum(map(mul, vector, asked)) / (math.hypot(*vector) * math.hypot(*asked) or 1)
+        name: sum(map(mul, vector, query)) / (math.hypot(*vector) * math.hypot(*query) or 1)
         for name, vector in vectors.items()
-        if len(vector) == len(asked)
+        if len(vector) == len(query)
     }
     return sorted(found, key=lambda name: (-found[name], name))
 
@@ -206,7 +206,7 @@ class ToolNeeds:
     """What a turn needs tools for."""
 
     message: str  # the turn's
-    said: Sequence[str] = ()  # what the user said before
+    user_texts: Sequence[str] = ()  # earlier messages of the user
     used: Iterable[str] = ()  # tools called, newest first, and planned
     turns: Collection[int] = ()  # those in view, by their seqs
 
@@ -260,24 +260,24 @@ class ToolChooser:
         may_find = FIND_TOOLS.name not in settings.disabled_tools and guard.may_use(FIND_TOOLS.name)
         self._own = (*([Tool(FIND_TOOLS, self._find)] if may_find else []), Tool(CALL_TOOL, _call_nothing))
 
-    async def choose(self, wanted: ToolNeeds) -> int:
+    async def choose(self, needs: ToolNeeds) -> int:
         """Chooses the turn's tools, once. Returns their tokens in a request, at most half of the budget."""
-        tools, self._wanted = self._guard.tools(), wanted
+        tools, self._wanted = self._guard.tools(), needs
         if len(tools) <= self._most:
             return self._counted(tool.spec for tool in tools.values())
         names = self._stored.names[: MAX_TOOLS - len(self._own)]
         if 2 * sum(name in tools for name in names) < len(names):
             names = ()  # another agent's, most of which this one may not use
-        self._names, self._later = names, {seq: of for seq, of in self._stored.later if seq in wanted.turns}
+        self._names, self._later = names, {seq: of for seq, of in self._stored.later if seq in needs.turns}
         if not names or self._stored.seq < self._seq:
-            ranked = await self._ranked(wanted.message, tools)
+            ranked = await self._ranked(needs.message, tools)
             if names:
                 # What the session uses, what the message names, and what it may be about is added.
                 own = (name for name, tool in tools.items() if tool.spec.source == _BUILTIN)
-                for name in (*own, *wanted.used, *_named([wanted.message], tools)):
+                for name in (*own, *needs.used, *_named([needs.message], tools)):
                     self._extend([name], tools)
                 for place, name in enumerate(ranked[: int(self._most * LATER)]):
-                    self._extend([name], tools, most=GROWN if place < self._most * SURE else MOST_LATER)
+                    self._extend([name], tools, growth=GROWN if place < self._most * SURE else MOST_LATER)
             else:
                 self._names = self._made(tools, ranked)
             await self._save(self._choice())
@@ -326,30 +326,30 @@ class ToolChooser:
     def _choice(self) -> ToolChoice:
         return ToolChoice(self._names, self._seq, tuple(self._later.items()))
 
-    def _extend(self, new: Iterable[str], tools: Mapping[str, Tool], *, most: float = GROWN) -> bool:
+    def _extend(self, new: Iterable[str], tools: Mapping[str, Tool], *, growth: float = GROWN) -> bool:
         """Adds tools, and those they depend on, to the turn's. Returns False if all are in view, or do not fit."""
         known = [*self._names, *chain(*self._later.values())]
-        more = [name for name in _with_needed(new, tools) if name not in known]
-        specs = [tools[name].spec for name in (*known, *more) if name in tools]
-        if not more or len(specs) > self._most * most or self._tokens(specs) > self._budget * GROWN_TOKENS:
+        added = [name for name in _with_needed(new, tools) if name not in known]
+        specs = [tools[name].spec for name in (*known, *added) if name in tools]
+        if not added or len(specs) > self._most * growth or self._tokens(specs) > self._budget * GROWN_TOKENS:
             return False
-        self._later[self._seq] = (*self._later.get(self._seq, ()), *more)
+        self._later[self._seq] = (*self._later.get(self._seq, ()), *added)
         return True
 
     def _made(self, tools: Mapping[str, Tool], ranked: Iterable[str]) -> tuple[str, ...]:
-        """Returns a new array: built-in tools, what the session needs, and of the ranking as much as has room."""
-        wanted = self._wanted
+        """Returns a new array: built-in tools, those the session needs, and as many of the ranked ones as fit."""
+        needs = self._wanted
         own = [tool.spec.name for tool in self._own]
         first = [name for name, tool in tools.items() if tool.spec.source == _BUILTIN and name not in own]
-        kept = [*wanted.used, *_named([wanted.message, *wanted.said], tools)]
-        most, room = self._most - len(own), self._budget * FIRST_TOKENS
+        needed = [*needs.used, *_named([needs.message, *needs.user_texts], tools)]
+        max_tools, room = self._most - len(own), self._budget * FIRST_TOKENS
         room -= self._tokens(tools[name].spec for name in first)
         chosen = dict.fromkeys(first)
-        for name in dict.fromkeys([*_with_needed(kept, tools), *ranked]):
-            more = [each for each in _with_needed([name], tools) if each not in chosen]
-            size = self._tokens(tools[each].spec for each in more)
-            if len(chosen) + len(more) <= most and size <= room:
-                chosen |= dict.fromkeys(more)
+        for name in dict.fromkeys([*_with_needed(needed, tools), *ranked]):
+            names = [each for each in _with_needed([name], tools) if each not in chosen]
+            size = self._tokens(tools[each].spec for each in names)
+            if len(chosen) + len(names) <= max_tools and size <= room:
+                chosen |= dict.fromkeys(names)
                 room -= size
         # Those that others unlock come last, so that one is only ever appended.
         return tuple(sorted(chosen, key=lambda name: bool(tools[name].spec.depends_on)))
@@ -382,5 +382,5 @@ def _with_needed(names: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
 
 def _named(texts: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
     """Returns the tools whose names are in the texts, with or without prefix; a name that is a plain word is none."""
-    said = {word for text in texts for word in _NAMES.findall(text) if not word.isalpha()}
-    return [name for name, tool in tools.items() if name in said or tool.spec.original_name in said] if said else []
+    words = {word for text in texts for word in _NAMES.findall(text) if not word.isalpha()}
+    return [name for name, tool in tools.items() if name in words or tool.spec.original_name in words] if words else []

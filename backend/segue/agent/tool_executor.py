@@ -61,10 +61,10 @@ async def run_tool_calls(
     context = turn.context
     await context.guard.refresh()
     prepared = [await _prepare(turn, call) for call in reply.calls[: context.settings.max_tool_calls - turn.count]]
-    made = {each.request.id: call for each, call in zip(prepared, reply.calls, strict=False)}
+    model_calls = {each.request.id: call for each, call in zip(prepared, reply.calls, strict=False)}
     while True:
-        held = [call for call in prepared if isinstance(call, HeldCall)]
-        waiting = [call for call in held if call.by_page] or held
+        held_calls = [call for call in prepared if isinstance(call, HeldCall)]
+        waiting = [call for call in held_calls if call.by_page] or held_calls
         runs = [call for call in prepared if not isinstance(call, HeldCall)]
         if not runs:
             return False, waiting
@@ -73,16 +73,16 @@ async def run_tool_calls(
             if call_key(call.request) not in turn.answers:
                 new.setdefault(call_key(call.request), call)
         try:
-            await _start(turn, reply, list(new.values()), made, started)
+            await _start(turn, reply, list(new.values()), model_calls, started)
             break
         except MandateSpent as spent:  # another turn has used up what these were to run under: they ask
-            prepared = _asking(turn, prepared, spent.calls, made)
+            prepared = _asking(turn, prepared, spent.calls, model_calls)
     turn.count += len(runs)
     answers = turn.answers | await run_together(turn, new.values(), offer)
-    opaque = opaque_parts(reply, (made[call.request.id] for call in runs))
-    said = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
-    given = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
-    turn.conversation += [said, *given]
+    opaque = opaque_parts(reply, (model_calls[call.request.id] for call in runs))
+    message = render_messages.assistant_message(reply.text, [call.request for call in runs], opaque=opaque)
+    results = (ToolMessage(answers[call_key(call.request)], tool_call_id=call.request.id) for call in runs)
+    turn.conversation += [message, *results]
     turn.show_images()
     return True, waiting
 
@@ -91,7 +91,7 @@ async def _start(
     turn: TurnCalls,
     reply: Reply,
     calls: Sequence[ReadyCall | SettledCall],
-    made: Mapping[str, ModelCall],
+    model_calls: Mapping[str, ModelCall],
     started: StartedMessage | None,
 ) -> None:
     """Records the calls of a reply that have a row, and emits its text. Raises MandateSpent, and has done nothing."""
@@ -105,14 +105,14 @@ async def _start(
         if isinstance(call, ReadyCall):
             turn.note_effect(call.request, call.tool, turn.yes if call.approved else None)
     if recorded := [call.request for call in calls if _is_recorded(call.tool)]:
-        opaque = opaque_parts(reply, (made[request.id] for request in recorded))
+        opaque = opaque_parts(reply, (model_calls[request.id] for request in recorded))
         await record_start(turn, reply.text, recorded, message_id=message_id, opaque=opaque, say=say)
     else:
         say()
 
 
 def _asking(
-    turn: TurnCalls, prepared: Sequence[Prepared], ids: Container[str], made: Mapping[str, ModelCall]
+    turn: TurnCalls, prepared: Sequence[Prepared], ids: Container[str], model_calls: Mapping[str, ModelCall]
 ) -> list[Prepared]:
     """Returns the calls of which those with these ids, and their equals, wait for a yes."""
     spent = {call_key(call.request) for call in prepared if call.request.id in ids}
@@ -120,13 +120,13 @@ def _asking(
     for at, call in enumerate(prepared):
         if isinstance(call, ReadyCall) and call_key(call.request) in spent:
             turn.under.pop(call.request.id, None)
-            asking[at] = HeldCall(call.request, call.tool, made[call.request.id])
+            asking[at] = HeldCall(call.request, call.tool, model_calls[call.request.id])
     return asking
 
 
 async def record_known(turn: TurnCalls, calls: Sequence[SettledCall], check: CheckOutcomes | None = None) -> None:
     """Stores calls with outcomes known before they start, in one transaction, and shows them to the model. `check`
-    returns the calls with what their outcomes are by then.
+    returns the calls with their outcomes by then.
     """
     ends: list[StoredEnd] = []
     requests = [call.request for call in calls]
@@ -150,12 +150,12 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall], check: Che
 
 async def keep_made_images(turn: TurnCalls, reply: Reply) -> str:
     """Stores images that the model made, as a tool's files are. Returns the words or, without any, what was made."""
-    most, now = turn.context.settings.tool_result_max_bytes, turn.context.clock()
-    read, calls = partial(make_payload, max_bytes=most), []
+    max_bytes, now = turn.context.settings.tool_result_max_bytes, turn.context.clock()
+    read, calls = partial(make_payload, max_bytes=max_bytes), []
     for payload in await to_thread.run_sync(lambda: [read({"image": url}) for url in reply.images[:MAX_IMAGES]]):
-        if made := [part for part in payload.parts if part.kind in IMAGES]:
-            told = f"{made[0].media_type}, {made[0].size_bytes / 1000:.1f} kB"
-            outcome = CallOutcome("succeeded", payload, None, 0, summary=told, gist=told)
+        if images := [part for part in payload.parts if part.kind in IMAGES]:
+            summary = f"{images[0].media_type}, {images[0].size_bytes / 1000:.1f} kB"
+            outcome = CallOutcome("succeeded", payload, None, 0, summary=summary, gist=summary)
             calls.append(SettledCall(RequestedCall(new_id("call", now), MAKE_IMAGE, {}), None, outcome))
     if calls:
         await record_known(turn, calls)
@@ -194,7 +194,7 @@ async def record_start(
 
 
 async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: WriteWithEnd | None = None) -> CallOutcome:
-    """Runs a call if it may run at this moment, records how it ended, and returns that."""
+    """Runs a call if it may run at this moment, records its outcome, and returns that."""
     turn.ledger.setdefault(call.request.id, None)
     call = await _ruled(turn, call)
     if isinstance(call, SettledCall):
@@ -212,20 +212,20 @@ async def run_call(turn: TurnCalls, call: ReadyCall | SettledCall, *, also: Writ
 
 async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> CallOutcome:
     """Returns the outcome of a call as its tool's check finds it, if it may have taken effect. The check is a call of
-    its own. That nothing has happened counts once the call has had its time: a server may still be at work.
+    its own. A check that finds no effect counts only once the call's timeout has passed: a server may still be at work.
     """
     if outcome.status != "unknown" or tool is None or tool.spec.verify is None:
         return outcome
-    asked = await _check(turn, request, tool.spec, tool.spec.verify)
-    left_s = await _seconds_left(turn, request, tool.spec) if asked is not None and not asked[2] else 0.0
+    check = await _check(turn, request, tool.spec, tool.spec.verify)
+    left_s = await _seconds_left(turn, request, tool.spec) if check is not None and not check[2] else 0.0
     if left_s > MAX_WAIT_S:
         return outcome
     if left_s > 0:
         await asyncio.sleep(left_s)
-        asked = await _check(turn, request, tool.spec, tool.spec.verify)
-    if asked is None:
+        check = await _check(turn, request, tool.spec, tool.spec.verify)
+    if check is None:
         return outcome
-    call_id, found, has_effect = asked
+    call_id, found, has_effect = check
     checked_with = tool.spec.verify.tool
     log.info("call_settled", tool=request.name, tool_call_id=request.id, settled_by=call_id, took_effect=has_effect)
     if not has_effect:
@@ -233,9 +233,9 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
         return replace(outcome, status="failed", error=error, settled_by=call_id)
     shows = {"took_effect": True, "checked_with": checked_with, "tool_call_id": call_id, "found": found.gist}
     payload = make_payload(shows, max_bytes=turn.context.settings.tool_result_max_bytes)
-    told = one_line(f"took effect, as {checked_with} shows: {found.gist}", MAX_SUMMARY_CHARS)
+    summary = one_line(f"took effect, as {checked_with} shows: {found.gist}", MAX_SUMMARY_CHARS)
     return CallOutcome(
-        "succeeded", payload, None, outcome.duration_ms, None, told, found.identifiers, told, settled_by=call_id
+        "succeeded", payload, None, outcome.duration_ms, None, summary, found.identifiers, summary, settled_by=call_id
     )
 
 
@@ -260,7 +260,7 @@ async def _check(
 
 
 async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
-    """Returns how much of its time a call has left that did not answer."""
+    """Returns the seconds left of the timeout of a call that did not answer."""
     context = turn.context
     began = await context.transact(results.started_at, request.id)
     allowed = timedelta(seconds=spec.timeout_s or context.settings.tool_timeout_s)
@@ -268,7 +268,7 @@ async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec)
 
 
 async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | SettledCall:
-    """Returns the call as the policy has it now. One it asks about now had run when it was allowed."""
+    """Returns the call under the policy's ruling of now. One it would ask about now was allowed when it first ran."""
     if isinstance(call, SettledCall):
         return call
     ruling = await turn.ruling(call.request, call.tool)
@@ -313,7 +313,7 @@ async def _ready(turn: TurnCalls, call: ModelCall) -> Prepared:
 
 
 async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: ModelCall) -> ReadyCall | HeldCall:
-    """Returns the call as one that runs, or that waits for a yes. None is asked for what fails anyway, or is denied."""
+    """Returns the call as one that runs, or that waits for a yes. One that fails anyway, or is denied, needs none."""
     ruling = await turn.ruling(request, tool)
     if call_key(request) in turn.answers or isinstance(ruling, Deny) or not accepts(tool, request.args):
         return ReadyCall(request, tool)
@@ -335,7 +335,7 @@ async def _approved(turn: TurnCalls, request: RequestedCall, tool: Tool, call: M
 async def run_together(
     turn: TurnCalls, calls: Iterable[ReadyCall | SettledCall], offer: Offer | None
 ) -> dict[tuple[str, str], str]:
-    """Returns what the model is shown of each, by `call_key`."""
+    """Returns by `call_key` the text that the model is shown for each call."""
     gate = asyncio.Semaphore(turn.context.settings.max_parallel_calls)
 
     async def answer(call: ReadyCall | SettledCall) -> str:
@@ -366,8 +366,8 @@ async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
         if span.trace_id:
             span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
         if span.content:
-            said = outcome.payload.shown_text or outcome.error or ""
-            span.set_attributes(**traced_call.called(call.request.args, said))
+            output = outcome.payload.shown_text or outcome.error or ""
+            span.set_attributes(**traced_call.called(call.request.args, output))
         if ended != "succeeded":
             span.fail(ended)
     return outcome
@@ -414,7 +414,7 @@ def _emit_end(turn: TurnCalls, end: StoredEnd) -> None:
 
 
 def keep_answer(turn: TurnCalls, request: RequestedCall, tool: Tool | None, outcome: CallOutcome) -> str:
-    """Returns what the model is shown of a call that has ended. One that took effect or may have is not run again."""
+    """Returns the model's text for a call that has ended. One that took effect, or may have, is not run again."""
     max_bytes = SHOWN_BYTES if request.name == READ_ATTACHMENT else turn.context.settings.fresh_result_bytes
     answer = render_messages.fresh_result(request.id, outcome, max_bytes=max_bytes)
     if outcome.status != "failed" and _is_recorded(tool):

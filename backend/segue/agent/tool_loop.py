@@ -65,16 +65,16 @@ async def tool_loop(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     update |= {"search": search, "conversation": turn.conversation}
     update["message_count"] = state["message_count"] + turn.stored_messages
     if turn.ledger:
-        made = {"tool_calls": turn.recorded, "references": turn.references, "effects": turn.changed}
-        update |= made | {"found": turn.found}
+        changes = {"tool_calls": turn.recorded, "references": turn.references, "effects": turn.changed}
+        update |= changes | {"found": turn.found}
     if (report := web_search_report(cast(TurnState, {**state, **update}))) != web_search_report(state):
         context.emit(report)
     return update
 
 
 def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
-    """Returns the calls of a turn that begins, with what its message is for each that it approves. A standing approval
-    may be given if the message gives leave, or if that is a step of the plan which runs.
+    """Returns the calls of a turn that begins, and the agreement that its message gives. A standing approval may be
+    given if the message gives leave, or if a step of the running plan is one.
     """
     plan = running_plan(state) if state["plan_runs"] else None
     is_planned = any(step.tool == PROPOSE_MANDATE for step in plan.steps) if plan else None
@@ -94,8 +94,8 @@ def _calls_of(context: TurnContext, state: TurnState) -> TurnCalls:
 
 async def _show_attachments(turn: TurnCalls, attachments: Mapping[str, CallOutcome]) -> None:
     """Adds the beginning of each file of the message. Calls of an attempt that was cut off stand."""
-    made = [call for call in turn.recorded if call.tool_name == READ_ATTACHMENT]
-    read = {str(call.args["attachment_id"]): call for call in made}
+    reads = [call for call in turn.recorded if call.tool_name == READ_ATTACHMENT]
+    read = {str(call.args["attachment_id"]): call for call in reads}
     for attachment_id, call in read.items():
         if attachment_id in attachments:
             turn.keep_images(RequestedCall(call.tool_call_id, call.tool_name, call.args), attachments[attachment_id])
@@ -117,7 +117,7 @@ async def _without_deleted(connection: AsyncConnection, calls: Sequence[SettledC
 
 
 async def _search_first(turn: TurnCalls) -> SearchDecision:
-    """Searches the web for the question that a message is. Returns the decision, which an outage may change."""
+    """Searches the web for the message's question. Returns the decision, which an outage may change."""
     state, tool = turn.state, turn.tools.get(WEB_SEARCH)
     search = state["search"]
     if search.reason == "forbidden":
@@ -128,8 +128,8 @@ async def _search_first(turn: TurnCalls) -> SearchDecision:
         return SearchDecision(search=False, reason="unavailable")
     query = web_query(state["message"])
     if query and not state["attachments"] and not _is_about_results(state):
-        _, held = await run_tool_calls(turn, Reply("", (ModelCall(WEB_SEARCH, {"query": query}),), 0, 0))
-        if not held:
+        _, held_calls = await run_tool_calls(turn, Reply("", (ModelCall(WEB_SEARCH, {"query": query}),), 0, 0))
+        if not held_calls:
             return search
     turn.add_note(prompts.TEXTS["search_wanted"])
     return search
@@ -139,8 +139,8 @@ def _is_about_results(state: TurnState) -> bool:
     """Returns whether the message has a word from an earlier result, such as a name: an engine must not learn it."""
     references = (reference for reference in state["earlier_results"] if reference.tool_name not in WEB_TOOLS)
     found = " ".join(f"{each.summary} {each.preview} {' '.join(each.identifiers)}" for each in references)
-    said, known = ({word for word in index_words(text).split() if len(word) > 1} for text in (state["message"], found))
-    return not (said & known) <= FACT_WORDS.now.ignored
+    words, known = ({word for word in index_words(text).split() if len(word) > 1} for text in (state["message"], found))
+    return not (words & known) <= FACT_WORDS.now.ignored
 
 
 async def _run_plan(turn: TurnCalls) -> Update:
@@ -204,24 +204,24 @@ async def _rounds(turn: TurnCalls) -> Update:
 
 
 async def _make_calls(turn: TurnCalls, reply: Reply, started: StartedMessage | None) -> Update | None:
-    """Runs the calls of a reply. Returns what the turn ends with if some of them wait."""
+    """Runs the calls of a reply. Returns the turn's last update if some of them wait."""
     context = turn.context
-    has_run, held = await run_tool_calls(turn, reply, started=started, offer=offer_asking)
+    has_run, held_calls = await run_tool_calls(turn, reply, started=started, offer=offer_asking)
     await context.chooser.add(call.name for call in reply.calls)
     if turn.asking is not None:
-        return await ask_for_answer(turn, held)
-    if held and await context.is_steered():
+        return await ask_for_answer(turn, held_calls)
+    if held_calls and await context.is_steered():
         if started and started.chars and not has_run:  # what it asked for is asked for anew, or not at all
             context.emit(TextEnded(started.message_id))
-    elif held:
-        rest = replace(reply, text="") if has_run and held[0].by_page else reply
-        return {**await ask_for_yes(turn, rest, held), "started": None if has_run else started}
+    elif held_calls:
+        rest = replace(reply, text="") if has_run and held_calls[0].by_page else reply
+        return {**await ask_for_yes(turn, rest, held_calls), "started": None if has_run else started}
     return None
 
 
 def plain_request(
     guard: ToolGuard, tools: Mapping[str, Tool], conversation: Sequence[BaseMessage]
 ) -> tuple[Sequence[BaseMessage], list[ToolSpec]]:
-    """Returns what the model is shown if it is simply asked for its next reply, and the tools it is offered."""
+    """Returns the messages that ask the model for its next reply, and the tools it is offered."""
     withheld = prompts.withheld_note(guard.states(tool.spec for tool in guard.chosen(tools).values()))
     return prompts.with_note(conversation, withheld) if withheld else conversation, guard.offered(tools)

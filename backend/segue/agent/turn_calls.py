@@ -1,5 +1,5 @@
-"""The calls of a turn so far: what they gave, which need no repeat, and which need a yes. Also what changes them from
-outside: tools that the model's endpoint refuses, and what the user says meanwhile. Runs no call.
+"""The calls of a turn so far: their results, which need no repeat, and which need a yes. Also what changes them from
+outside: tools that the model's endpoint refuses, and messages that the user sends meanwhile. Runs no call.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def call_key(request: RequestedCall) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadyCall:
-    """A call that may run, under our own id. `answers` are the user's to what the call has asked before."""
+    """A call that may run, under our own id. `answers` are the user's to the call's earlier questions."""
 
     request: RequestedCall
     tool: Tool
@@ -56,11 +56,11 @@ class ReadyCall:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call `made` by the model that waits for a yes or, `by_page`, to be run. `unseen` values are new to the user."""
+    """A `model_call` that waits for a yes or, `by_page`, to be run. `unseen` values are new to the user."""
 
     request: RequestedCall
     tool: Tool
-    made: ModelCall
+    model_call: ModelCall
     unseen: Mapping[str, Any] = field(default_factory=dict)
     by_page: bool = False
 
@@ -139,7 +139,7 @@ class TurnCalls:
         return {key for key, status in newest.items() if status == "unknown"}
 
     def needs_yes(self, request: RequestedCall, tool: Tool, ruling: Ruling) -> bool:
-        """One that is denied needs none. What may repeat an effect does, and after a weak yes all that has one."""
+        """A denied call needs no yes. One that may repeat an effect does and, after a weak yes, any with an effect."""
         if ruling != "allow":
             return ruling == "ask"
         spec, mode = tool.spec, self.context.settings.confirm
@@ -159,7 +159,7 @@ class TurnCalls:
         return is_free and context.guard.state(tool.spec).available
 
     def new_ids(self, page_version: int) -> CallIds:
-        """Returns what gives ids to the calls of an answer that run unasked."""
+        """Returns a function that gives ids to the calls of an answer that run unasked."""
         now, numbers = self.context.clock(), count(1)
         plan_id = new_id("plan", now)  # the page's calls are its steps; it will wait for the page at this version
 
@@ -185,7 +185,7 @@ class TurnCalls:
 
     @property
     def changed(self) -> list[domain.TurnEffect]:
-        """What the calls that have ended changed or may have changed."""
+        """The effects that the ended calls had, or may have had."""
         made = ((call, self.effects.get(call.tool_call_id)) for call in self.recorded)
         return [effect for call, noted in made if noted and (effect := domain.effect_of(call, noted))]
 
@@ -214,7 +214,7 @@ class TurnCalls:
             self.images[request.id] = tuple(kept)
 
     def keep_sources(self, request: RequestedCall, outcome: CallOutcome) -> None:
-        """Keeps what a result has titles and addresses of: also of a part of an earlier one that was loaded again."""
+        """Keeps the sources that a result names, also those in a part of an earlier result that was loaded again."""
         value, loaded = outcome.payload.value, request.args.get("tool_call_id")
         if outcome.status != "succeeded" or request.name == READ_ATTACHMENT or not isinstance(value, dict | list):
             return
@@ -226,9 +226,9 @@ class TurnCalls:
 
     def show_images(self) -> None:
         """Adds the images of calls that ended since as a message, and PDFs as another: a model may take only one."""
-        new = {made: self.images.pop(made) for made in self.ledger if made in self.images}
-        pdfs = {made: parts for made, parts in new.items() if parts[0].kind == PDF}
-        images = {made: parts for made, parts in new.items() if made not in pdfs}
+        new = {call_id: self.images.pop(call_id) for call_id in self.ledger if call_id in self.images}
+        pdfs = {call_id: parts for call_id, parts in new.items() if parts[0].kind == PDF}
+        images = {call_id: parts for call_id, parts in new.items() if call_id not in pdfs}
         self.conversation += [image_message(shown) for shown in (images, pdfs) if shown]
 
     def add_note(self, note: str) -> None:
@@ -237,11 +237,11 @@ class TurnCalls:
 
 
 async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
-    """Stores which tools the endpoint refused, with its words. What it could not verify goes into no later request."""
+    """Stores which tools the endpoint refused, with its words. No later request has the parts it could not verify."""
     context = turn.context
-    for name, said in reply.left_out.items():
+    for name, reason in reply.left_out.items():
         spec = turn.tools[name].spec
-        changed = await context.transact(context.guard.mark_refused, spec, said)
+        changed = await context.transact(context.guard.mark_refused, spec, reason)
         context.guard.take_over(spec, changed)
         if changed.moved:
             context.emit(ToolStateChanged(name, context.guard.state(spec)))
@@ -252,8 +252,8 @@ async def mark_refused(turn: TurnCalls, reply: Reply) -> None:
 
 
 async def read_steers(turn: TurnCalls, *, also: WriteWithStart | None = None) -> bool:
-    """Adds what the user has said since to the conversation. Returns whether there was anything; `also` is written in
-    the same transaction then. It is no yes to anything: what was approved and has not run is asked about again.
+    """Adds what the user has written since to the conversation. Returns whether there was anything; `also` is written
+    in the same transaction then. It is no yes to anything: what was approved and has not run is asked about again.
     """
     context = turn.context
     if not await context.is_steered():

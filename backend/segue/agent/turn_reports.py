@@ -18,7 +18,7 @@ MIN_ID_CHARS = 6
 
 
 def acknowledgement_report(state: TurnState) -> session.AcknowledgementReport:
-    """Returns how the message was read. Complete only after the plan node has seen what it answers."""
+    """Returns how the message was read. Complete only after the plan node has seen the plan that it answers."""
     read, (plan_id, version) = state["acknowledgement"], state.get("replied_to") or (None, None)
     return session.AcknowledgementReport(
         read.verdict, read.strength, rule=read.rule, language=read.language, plan_id=plan_id, plan_version=version
@@ -44,7 +44,7 @@ def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ..
     plan = state["touched_plan"].plan if state["touched_plan"] else None
     if plan is None or plan.page_steps:
         return ()
-    held = []
+    effects = []
     for step in plan.steps:
         spec = tools[step.tool].spec if step.tool and step.tool in tools else None
         if not step.tool or (spec is not None and spec.effect == "read_only"):
@@ -54,13 +54,13 @@ def held_of(state: TurnState, tools: Mapping[str, Tool]) -> tuple[TurnEffect, ..
         if is_denied or step.status == "waiting":
             outcome: EffectOutcome = "denied" if is_denied else "waits"
             title = (spec.title or spec.original_name) if spec else ""
-            held.append(TurnEffect(None, step.tool, title or step.tool, step.args or {}, outcome))
-    return tuple(held)
+            effects.append(TurnEffect(None, step.tool, title or step.tool, step.args or {}, outcome))
+    return tuple(effects)
 
 
 def sources_of(state: TurnState) -> tuple[session.Source, ...]:
-    """Returns what the answer rests on: the message's files, then, in the order of the text, what it names of results
-    by an address, a title or an identifier; if it names none, the pages that were read for it.
+    """Returns the answer's sources: the message's files, then, in the order of the text, the results that it names by
+    an address, a title or an identifier; if it names none, the pages that were read for it.
     """
     results = (*state.get("references", ()), *state["earlier_results"])
     if state.get("problem") or not (state["files"] or results):
@@ -76,10 +76,10 @@ def sources_of(state: TurnState) -> tuple[session.Source, ...]:
 
 def _files(state: TurnState) -> Iterator[session.Source]:
     calls = state.get("tool_calls", ())
-    made = {call.args.get("attachment_id"): call for call in calls if call.tool_name == session.READ_ATTACHMENT}
+    reads = {call.args.get("attachment_id"): call for call in calls if call.tool_name == session.READ_ATTACHMENT}
     for file in state["files"]:
-        if file.mark != session.LEFT_OUT and file.id in made and made[file.id].status == "succeeded":
-            yield session.Source((file.mark or "").strip("[]"), file.name, tool_call_id=made[file.id].tool_call_id)
+        if file.mark != session.LEFT_OUT and file.id in reads and reads[file.id].status == "succeeded":
+            yield session.Source((file.mark or "").strip("[]"), file.name, tool_call_id=reads[file.id].tool_call_id)
 
 
 def _named(
@@ -110,9 +110,9 @@ def _numbered(answer: str, sources: Sequence[session.Source]) -> tuple[session.S
     ids = {each.id for each in sources}
     numbered = []
     for each in sources:
-        made = each.url and re.search(rf"\[(\d{{1,3}})\]\({re.escape(each.url)}", answer)
+        match = each.url and re.search(rf"\[(\d{{1,3}})\]\({re.escape(each.url)}", answer)
         free = (str(number) for number in range(1, len(sources) + len(ids) + 1) if str(number) not in ids)
-        number = each.id or (made[1] if made and made[1] not in ids else next(free))
+        number = each.id or (match[1] if match and match[1] not in ids else next(free))
         ids.add(number)
         numbered.append(replace(each, id=number))
     return tuple(numbered)

@@ -54,7 +54,7 @@ async def resume_calls(turn: TurnCalls, earlier: Sequence[results.LedgerCall], o
 def interrupted_call(
     request: RequestedCall, tool: Tool | None, *, approved: bool = False, answers: tuple[UserAnswer, ...] = ()
 ) -> ReadyCall | SettledCall:
-    """Returns what is left to do for a call whose process died in it: it runs again only if that does no harm."""
+    """Returns a call whose process died in it as one to run again, if that does no harm, or as settled."""
     if tool is not None and tool.spec.may_resume:
         return ReadyCall(request, tool, approved, answers)
     return SettledCall(request, tool, lost(request.name))
@@ -95,7 +95,7 @@ async def settle_earlier(context: TurnContext, state: TurnState) -> Update:
 async def _store_settled(
     context: TurnContext, call: ToolCall, request: RequestedCall, outcome: CallOutcome
 ) -> tuple[Reference, store.StoredPlan | None]:
-    """Stores what became of a call, in the ledger, in the history and in its plan."""
+    """Stores a call's outcome in the ledger, in the history and in its plan."""
     moved = None
     async with context.transaction() as connection:
         _, reference = await results.finish_call(

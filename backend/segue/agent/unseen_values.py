@@ -3,7 +3,7 @@
 A value counts in the ways people write it: `2024-05-20` as "May 20th", 1194 as "$1,194". One with signs other than
 letters, digits and spaces counts only to the letter. A key that the tool's schema does not name is a value too. A
 record may stand for its ids: "the card ending in 7447". The ids at the top level of a call must be named by the nearest
-text that names anything of that kind, so a yes to one booking covers no other. A value that only a tool's text has told
+text that names anything of that kind, so a yes to one booking covers no other. A value known only from a tool's text
 counts as not shown, whatever the model says: a text can ask for anything.
 """
 
@@ -64,7 +64,7 @@ class SeenText:
 
     @cached_property
     def ids(self) -> Mapping[str, frozenset[str]]:
-        """What looks like an id or an address, by its form."""
+        """The words that look like an id or an address, by their form."""
         found: dict[str, set[str]] = defaultdict(set)
         for token in (each.rstrip(".!?") for each in _TOKEN.findall(self.text[:MAX_TEXT_CHARS])):
             if form := _form(token):
@@ -112,7 +112,7 @@ class Record:
 
     @property
     def id(self) -> str | None:
-        """What tells it from others of its kind."""
+        """The value that tells it from others of its kind."""
         own = ((0 if not key else kind_of_key(key), value) for key, value in self.has.items())
         ids = sorted(((kind, value) for kind, value in own if kind in (0, 1)), key=lambda each: each[0] or 0)
         return ids[0][1] if ids else None
@@ -144,14 +144,14 @@ class Shown:
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
         values = dict(leaves(args))
-        given = {path: value for path, value in values.items() if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, given.values())), list(_enumerations(schema)))
+        filled = {path: value for path, value in values.items() if value not in (None, "", [], {})}
+        call = _Values(frozenset(map(str, filled.values())), list(_enumerations(schema)))
         try:
-            new = {path for path, value in given.items() if not self._has(path, value, call)}
+            new = {path for path, value in filled.items() if not self._has(path, value, call)}
             unnamed = ((path, key) for path, keys in open_keys(args, schema).items() for key in keys)
             new |= {path for path, key in unnamed if self._is_only_from_tools(key) or not self._is_shown(key)}
         except _TooMuch:
-            return given
+            return filled
         return {path: value for path, value in values.items() if path in new}
 
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
@@ -182,7 +182,7 @@ class Shown:
         return any(self._shows(each, value) for each in self._texts)
 
     def _is_only_from_tools(self, value: str) -> bool:
-        """Returns whether a text of a result has the value, and none of the user's."""
+        """Returns whether only results have the value, and no text of the user's."""
         is_from_others = any(stands_in(value.lower(), text) for text in self._texts_of_others)
         return is_from_others and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
@@ -192,7 +192,7 @@ class Shown:
         words = [word for name in _NAMES.findall(path)[-1:] for word in tool_words(name) or (name.casefold(),)]
         is_yes = str(value).lower() not in ("no", "false", "0")
         found = (each.says(words[-1][:STEM]) for each in self._texts if words)
-        return next((said for said in found if said is not None), None) is is_yes
+        return next((reading for reading in found if reading is not None), None) is is_yes
 
     def _is_nearest(self, value: str, others: frozenset[str]) -> bool:
         """Returns whether the nearest text with one of several choices has this one."""
@@ -211,26 +211,26 @@ class Shown:
         places = {(record.place, key) for record, key in self._holders.get(value, ())}
         self._spend(sum(len(self._records_at[place]) for place, _ in places) // 10)
         found = (each.has.get(key) for place, key in places for each in self._records_at[place])
-        beside = set(filter(None, found)) - {value}
-        of_other_kinds = self._from_tools - beside
+        others = set(filter(None, found)) - {value}
+        of_other_kinds = self._from_tools - others
         for each in self._texts:
             if self._shows(each, value):
                 return True
-            if each.names_another(value, of_other_kinds) or any(self._shows(each, other) for other in beside):
+            if each.names_another(value, of_other_kinds) or any(self._shows(each, other) for other in others):
                 return False
             if self._is_described(value, call, each):
                 return True
-            if any(self._is_described(other, call, each) for other in beside):
+            if any(self._is_described(other, call, each) for other in others):
                 return False
         return False
 
     def _is_described(self, value: str, call: "_Values", text: SeenText) -> bool:
-        """Returns whether every record of a result that has the value has something shown that is peculiar to it."""
+        """Returns whether every record of one result with the value was shown by a detail peculiar to it."""
         self._spend(1)
         by_result: dict[int, list[tuple[Record, str]]] = defaultdict(list)
         for record, key in self._holders.get(value, ()):
             by_result[record.result].append((record, key))
-        return any(all(self._is_known(*held, call, text) for held in found) for found in by_result.values())
+        return any(all(self._is_known(*detail, call, text) for detail in found) for found in by_result.values())
 
     def _is_known(self, record: Record, key: str, call: "_Values", text: SeenText) -> bool:
         value, around = record.has.get(key, ""), record.around

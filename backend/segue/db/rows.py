@@ -145,9 +145,9 @@ def newest_first(table: Table) -> tuple[UnaryExpression[int], UnaryExpression[st
     return table.c.seq.desc(), table.c.id.desc()
 
 
-def came_before(table: Table, row: Position | str | None) -> ColumnElement[bool]:
-    """The condition that a row is older than that at this position, which may have been deleted: of all without one.
-    For the id alone of a deleted row it goes by the id before it, which a clock that was set back may have misplaced.
+def older_than(table: Table, row: Position | str | None) -> ColumnElement[bool]:
+    """The condition that a row is older than the one at this position, which may have been deleted; true without one.
+    An id alone of a deleted row counts as the id before it, which a clock that was set back may have misplaced.
     """
     if row is None:
         return true()
@@ -161,7 +161,7 @@ def came_before(table: Table, row: Position | str | None) -> ColumnElement[bool]
 def if_given(
     column: ColumnElement[Any], value: object, is_it: Callable[[Any, Any], ColumnElement[bool]] = eq
 ) -> ColumnElement[bool]:
-    """The condition that the column equals the value, or is what `is_it` says of them; of all rows without a value."""
+    """The condition that the column equals the value, or that `is_it` makes of the two; true without a value."""
     return true() if value is None else is_it(column, value)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
-from segue.db.rows import Position, came_before, if_given, newest_first, note_unreadable, oldest_first
+from segue.db.rows import Position, if_given, newest_first, note_unreadable, older_than, oldest_first
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import new_id
 from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
@@ -100,7 +100,7 @@ async def list_facts(
 ) -> list[tuple[Memory, Position]]:
     """Newest first, each with its position, of one session if given. `before` is the last one seen, perhaps gone."""
     mine = (memories.c.owner == owner, _IS_CURRENT, if_given(memories.c.session_id, session_id))
-    statement: sa.Select[Any] = sa.select(*_SHOWN, memories.c.seq).where(*mine, came_before(memories, before))
+    statement: sa.Select[Any] = sa.select(*_SHOWN, memories.c.seq).where(*mine, older_than(memories, before))
     rows = await connection.execute(statement.order_by(*newest_first(memories)).limit(limit))
     return [(_memory(row), (row.seq, row.id)) for row in rows]
 

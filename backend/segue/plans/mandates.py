@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import grants, mandates
-from segue.db.rows import OWNER_LOCK, Position, came_before, if_given, newest_first, readable, reader
+from segue.db.rows import OWNER_LOCK, Position, if_given, newest_first, older_than, readable, reader
 from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
@@ -331,7 +331,7 @@ async def list_mandates(
     connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
 ) -> Sequence[Row[Any]]:
     """Returns the newest rows first; `before` is the last one seen."""
-    mine = select(mandates).where(mandates.c.owner == owner, came_before(mandates, before))
+    mine = select(mandates).where(mandates.c.owner == owner, older_than(mandates, before))
     return (await connection.execute(mine.order_by(*newest_first(mandates)).limit(limit))).all()
 
 

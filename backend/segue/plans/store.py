@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import plans, sessions, turns, written
-from segue.db.rows import came_before, newest_first, opaque_of, plan_of, readable, reader
+from segue.db.rows import newest_first, older_than, opaque_of, plan_of, readable, reader
 from segue.domain import plan as domain
 from segue.domain.approval_rule import USER
 from segue.domain.errors import AppError, Unreadable
@@ -113,7 +113,7 @@ async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
     return usable(_stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one()))
 
 
-async def plan_taken_on(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
+async def plan_of_turn(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
     """Returns the plan that a turn has made, decided or amended, open or not. Raises Unreadable."""
     statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
     stored = await _first(connection, statement.order_by(*newest_first(plans)))
@@ -127,7 +127,7 @@ async def list_plans(
     statement = (
         select(plans)
         .join(sessions, sessions.c.id == plans.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(plans, before))
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, older_than(plans, before))
         .order_by(*newest_first(plans))
         .limit(limit)
     )

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import attachments, sessions, tool_calls, tool_results
-from segue.db.rows import OWNER_LOCK, Position, came_before, newest_first, readable, reader
+from segue.db.rows import OWNER_LOCK, Position, newest_first, older_than, readable, reader
 from segue.domain.errors import AppError, NotFound, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
@@ -110,7 +110,7 @@ async def list_attachments(
     connection: AsyncConnection, owner: str, session_id: str, *, before: Position | str | None, limit: int
 ) -> list[tuple[Attachment, Position]]:
     """Returns the newest first, each with its position."""
-    statement = _owned(owner, session_id, *_LISTED, attachments.c.seq).where(came_before(attachments, before))
+    statement = _owned(owner, session_id, *_LISTED, attachments.c.seq).where(older_than(attachments, before))
     found = await connection.execute(statement.order_by(*newest_first(attachments)).limit(limit))
     return [(Attachment(*listed), (seq, listed[0])) for *listed, seq in found]
 

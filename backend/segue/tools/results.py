@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import attachments, messages, sessions, tool_calls, tool_results, turns
-from segue.db.rows import came_before, newest_first, note_unreadable, oldest_first, readable, reader
+from segue.db.rows import newest_first, note_unreadable, older_than, oldest_first, readable, reader
 from segue.domain import tool as domain
 from segue.domain.errors import AppError, existing
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
@@ -113,7 +113,7 @@ async def list_calls(
     statement = _owned(owner, session_id).order_by(*newest_first(tool_calls)).limit(limit)
     wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
     these = (tool_calls.c[name] == value for name, value in wanted.items() if value is not None)
-    return [call_of(row) for row in await connection.execute(statement.where(came_before(tool_calls, before), *these))]
+    return [call_of(row) for row in await connection.execute(statement.where(older_than(tool_calls, before), *these))]
 
 
 async def search_calls(

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
 from segue.db.redis_keys import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
-from segue.db.rows import came_before, if_given, newest_first, read_json, readable, reader
+from segue.db.rows import if_given, newest_first, older_than, read_json, readable, reader
 from segue.domain.ids import new_id
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
@@ -177,7 +177,7 @@ async def list_changes(
     statement = (
         sa.select(tool_state_changes)
         .join(sessions, sessions.c.id == tool_state_changes.c.session_id)
-        .where(sessions.c.id == session_id, sessions.c.owner == owner, came_before(tool_state_changes, before))
+        .where(sessions.c.id == session_id, sessions.c.owner == owner, older_than(tool_state_changes, before))
     )
     statement = statement.where(if_given(tool_state_changes.c.tool, tool))
     rows = await connection.execute(statement.order_by(*newest_first(tool_state_changes)).limit(limit))

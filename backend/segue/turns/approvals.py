@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, false, func, or_, selec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, plans, sessions, turns
-from segue.db.rows import came_before, newest_first, plan_of
+from segue.db.rows import newest_first, older_than, plan_of
 from segue.domain import turn_errors
 from segue.domain.approval_rule import MAX_REASON_CHARS, Others, WaitsFor
 from segue.domain.errors import AppError, InvalidRequest, NotFound
@@ -161,7 +161,7 @@ def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
 def _listed(before: str | None, limit: int) -> Select[Any]:
     since = func.coalesce(turns.c.finished_at, plans.c.created_at).label("since")
     listed = select(plans, sessions.c.owner, since).join(sessions, sessions.c.id == plans.c.session_id)
-    listed = listed.outerjoin(turns, turns.c.id == plans.c.asked_in).where(came_before(plans, before))
+    listed = listed.outerjoin(turns, turns.c.id == plans.c.asked_in).where(older_than(plans, before))
     return listed.order_by(*newest_first(plans)).limit(limit)
 
 

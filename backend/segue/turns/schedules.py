@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import TEXTS
 from segue.db.engine import Database
 from segue.db.models import schedules, turns
-from segue.db.rows import OWNER_LOCK, Position, came_before, claim_row, due_in, newest_first
+from segue.db.rows import OWNER_LOCK, Position, claim_row, due_in, newest_first, older_than
 from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, existing
@@ -235,7 +235,7 @@ async def list_schedules(
     connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
 ) -> list[tuple[Schedule, Position]]:
     """Newest first, each with its position."""
-    statement = _owned(owner).where(came_before(schedules, before)).order_by(*newest_first(schedules))
+    statement = _owned(owner).where(older_than(schedules, before)).order_by(*newest_first(schedules))
     return [(_schedule(row), (row.seq, row.id)) for row in await connection.execute(statement.limit(limit))]
 
 

@@ -22,7 +22,7 @@ from segue.domain.tool import Reference
 from segue.memory import short_term
 from segue.memory.history import StoredWindow, last_exchange, load_window
 from segue.memory.history_window import WindowLimits
-from segue.plans.store import StoredPlan, get_plan, plan_in_question, plan_taken_on
+from segue.plans.store import StoredPlan, get_plan, plan_in_question, plan_of_turn
 from segue.tools.attachment_store import read_attached
 from segue.tools.availability import ToolGuard
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
@@ -127,7 +127,7 @@ async def _read(deps: TurnDeps, claim: Claim, speaker: Speaker, *, now: datetime
         earlier = None
         if claim.epoch > 1:
             calls = await recorded_calls(connection, turn_id)
-            earlier = EarlierAttempt(calls, await plan_taken_on(connection, turn_id, session_id))
+            earlier = EarlierAttempt(calls, await plan_of_turn(connection, turn_id, session_id))
         pending = None
         if claim.has_plan_in_question and not decided:
             pending = await plan_in_question(connection, session_id, answered_turn_id=claim.answered_turn_id)
@@ -157,7 +157,7 @@ async def _content(
     opening, kept = stored.opening(claim.key.turn_id), stored.kept
     inline = _inline(stored, claim.key.turn_id, most=deps.settings.fresh_result_bytes) if kept else {}
     plan = in_question.plan if (in_question := stored.pending or stored.decided) else None
-    tool_tokens = await chooser.choose(_wanted(str(opening.content), stored.messages, stored.known, plan))
+    tool_tokens = await chooser.choose(_tool_needs(str(opening.content), stored.messages, stored.known, plan))
     later_tools = chooser.definitions()
     now = local_time(opening.created_at, claim.request.time_zone)  # the same if the turn is run again
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -183,16 +183,16 @@ def _instructions(speaker: Speaker, guard: ToolGuard, claim: Claim) -> Instructi
     """Returns what the agent is told in the turn, of the tools that the turn may use too."""
     specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
     confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
-    is_gone, asked = speaker.id != claim.agent, claim.request.options.instructions
-    return instructions_of(speaker.agent, claim.owner, confirmation, asked=asked, is_gone=is_gone)
+    is_gone, from_client = speaker.id != claim.agent, claim.request.options.instructions
+    return instructions_of(speaker.agent, claim.owner, confirmation, from_client=from_client, is_gone=is_gone)
 
 
-def _wanted(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:
+def _tool_needs(message: str, window: Sequence[Message], known: Sequence[Reference], plan: Plan | None) -> ToolNeeds:
     planned = (step.tool for step in plan.steps if step.tool) if plan else ()
     called = (call.name for each in reversed(window) for call in each.tool_calls)
-    said = {each.seq: str(each.content) for each in window if each.role == "user"}
+    user_texts = {each.seq: str(each.content) for each in window if each.role == "user"}
     used = tuple(dict.fromkeys([*planned, *called, *(result.tool_name for result in known)]))
-    return ToolNeeds(message, list(said.values()), used, said.keys())
+    return ToolNeeds(message, list(user_texts.values()), used, user_texts.keys())
 
 
 def _with_notes(message: Message, later: Mapping[int, Sequence[object]], now: datetime, today: datetime) -> Message:

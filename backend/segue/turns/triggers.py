@@ -21,7 +21,7 @@ from segue.agent.prompts import brought
 from segue.db.engine import Database
 from segue.db.models import triggers
 from segue.db.redis_keys import Rates
-from segue.db.rows import Position, came_before, newest_first
+from segue.db.rows import Position, newest_first, older_than
 from segue.domain import turn_errors
 from segue.domain.errors import NotFound, existing
 from segue.domain.field_types import doc
@@ -104,7 +104,7 @@ class Triggers:
 
     async def listed(self, owner: str, *, before: Position | str | None, limit: int) -> list[tuple[Trigger, Position]]:
         """Newest first, each with its position."""
-        mine = select(triggers).where(triggers.c.owner == owner, came_before(triggers, before))
+        mine = select(triggers).where(triggers.c.owner == owner, older_than(triggers, before))
         async with self.database.read_only() as connection:
             rows = (await connection.execute(mine.order_by(*newest_first(triggers)).limit(limit))).all()
         return [(Trigger(**self._shown(row)), (row.seq, row.id)) for row in rows]

@@ -36,7 +36,7 @@ from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
-from segue.plans.store import StalePlan, plan_taken_on
+from segue.plans.store import StalePlan, plan_of_turn
 from segue.tools.page_tools import result_of_page
 from segue.turns.queries import first_open_turn, last_in_history, turn_after, with_metadata
 from segue.turns.store import ChatRequest, once
@@ -435,7 +435,7 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
                 turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
         said = await user_messages_of(connection, turn_id) if turn_id is not None else []
         is_of_page = bool(said) and said[0].content == PAGE_MESSAGE
-        asked = await plan_taken_on(connection, said[0].turn_id, session_id) if is_of_page else None
+        asked = await plan_of_turn(connection, said[0].turn_id, session_id) if is_of_page else None
     if not said:
         raise NotFound("message")
     return asked.plan.origin_message_id if asked else said[0].id
