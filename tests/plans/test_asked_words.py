@@ -1,7 +1,15 @@
 import pytest
 
 from segue.plans.acknowledgement import classify
-from segue.plans.asked_words import asked_in, is_about, names_action, names_same, offer_in, question_in, question_of
+from segue.plans.asked_words import (
+    is_about,
+    last_question,
+    names_action,
+    names_same,
+    offer_in,
+    question_in,
+    question_of,
+)
 
 OFFERS = [
     "Please confirm if you would like to proceed with this booking.",
@@ -123,7 +131,7 @@ def test_a_choice_is_not_taken_for_the_details_of_an_offer() -> None:
     ],
 )  # fmt: skip
 def test_the_last_question_is_that_sentence_alone_in_any_language(text: str | None, question: str | None) -> None:
-    assert asked_in(text) == question
+    assert last_question(text) == question
 
 
 PAY = {"invoice": "INV-204", "amount": 120, "currency": "EUR"}

@@ -73,7 +73,7 @@ class TurnInput(TypedDict):
     answered_turn_id: str | None  # the turn that gave the session's last answer
     answered: str | None  # that answer, None if it came after the message
     language: str | None  # the session's, which is to be answered in
-    said: tuple[str, ...]  # texts that show which language it is otherwise, those that tell most first
+    language_texts: tuple[str, ...]  # texts that show which language it is otherwise, those that tell most first
     earlier: EarlierAttempt | None
 
 
@@ -159,7 +159,7 @@ class TurnContext:
 
 def language_of(state: TurnState) -> str:
     """Returns the language (ISO 639-1) in which the engine speaks. Detecting it takes half a millisecond."""
-    return state["language"] or conversation_language(state["said"]) or ENGLISH
+    return state["language"] or conversation_language(state["language_texts"]) or ENGLISH
 
 
 def running_plan(state: TurnState) -> Plan | None:

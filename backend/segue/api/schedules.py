@@ -108,7 +108,7 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
     given["groups"] = list(origin.groups)
     async with services.database.transaction() as connection:
         most = services.settings.schedules_per_user
-        made = await schedules.make_schedule(connection, caller, given, first=first, most=most, now=now)
+        made = await schedules.make_schedule(connection, caller, given, first=first, limit=most, now=now)
         return await schedules.get_schedule(connection, caller, made)
 
 

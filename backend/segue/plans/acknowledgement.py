@@ -103,7 +103,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
 def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Acknowledgement:
     sentences, found = sentences_of(text), whole.found
     parts = [_read(parse_own_words(each), each, question) for each in sentences] if len(sentences) > 1 else [whole]
-    shown = question.beside if question else frozenset()
+    shown = question.context_words if question else frozenset()
     if any(part.found.strength == "strong" for part in parts) and all(
         _asks_for_nothing(part, sentence, shown) for part, sentence in zip(parts, sentences, strict=True)
     ):
@@ -122,7 +122,7 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
 
 
 def _refusal_in(text: str, question: Question | None) -> Acknowledgement | None:
-    """Returns the no of a clause if the others only tell why: `we stay at home tonight, leave it`."""
+    """Returns the no of a clause if the others only say why: `we stay at home tonight, leave it`."""
     clauses = [clause for sentence in sentences_of(text) for clause in CLAUSE_END.split(sentence) if words_of(clause)]
     parts = [_read(parse_own_words(each), each, question) for each in clauses] if len(clauses) > 1 else []
     refusals = [part.found for part in parts if part.found.verdict == "reject"]
@@ -157,9 +157,9 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
 
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
     """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
-    asked = question.words if question else frozenset()
+    question_words = question.words if question else frozenset()
     words = _without_decoration(
-        [word if word in asked else lexicon.unstretch(word, LEXICON.now) for word in utterance.words]
+        [word if word in question_words else lexicon.unstretch(word, LEXICON.now) for word in utterance.words]
     )
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(without_written(question, words), LEXICON.now)]
@@ -201,7 +201,7 @@ def _without_decoration(words: list[str]) -> Phrase:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Words read in one language: the verdict, and what they were read as."""
+    """Words read in one language: the verdict, and the reply they were read as."""
 
     found: Acknowledgement
     reply: "_Reply"
@@ -267,19 +267,19 @@ class _Reply:
 
     @property
     def is_whole(self) -> bool:
-        """Nothing in it changes or adds to the plan."""
+        """Whether nothing in it changes or adds to the plan."""
         return not self.added and self.kinds.isdisjoint(CHANGES)
 
     @property
     def is_unsettled(self) -> bool:
-        """It takes back a yes beside it. What is only asked beside it (`can you check if …?`) does not."""
+        """Whether it takes back a yes beside it. A mere question beside it (`can you check if …?`) does not."""
         if self.asks and not self.approves:
             return self.opening in UNSETTLED or self.has("later", "stop", "doubt")
         return self.has(*UNSETTLED)
 
     @property
     def may_change(self) -> bool:
-        """It opens with a decision, and what it adds is short enough to be about the plan."""
+        """Whether it opens with a decision, and adds so little that it may be about the plan."""
         most = MOST_IN_AN_ORDER if self.opening == "go_ahead" else MOST_ADDED_WORDS
         return not self.added or (self.added <= most and self.opening in {*APPROVALS, *CHANGES, "no"})
 
@@ -392,25 +392,25 @@ _AFTERTHOUGHTS: Final = frozenset({"ja", "ko", "tr", "hi"})
 SELECTION: Final = WordList("selection.toml", partial(lexicon.parse_lexicon, kinds=_WORDS))
 
 
-def chosen_of(message: str, asked: Mapping[int, Question]) -> frozenset[int] | None:
+def chosen_of(message: str, questions: Mapping[int, Question]) -> frozenset[int] | None:
     """Returns which of several steps in question, in order, a message picks: `yes, delete the first`, `yes, cancel B1`.
-    None if it is for all or for nothing, and an empty set if it counts otherwise: `both`, of three.
+    None if it is for all or for none, and an empty set if its count is wrong: `both`, of three.
     """
     utterance = parse_own_words(message)
     if utterance.asks or utterance.quotes or not utterance.words:
         return None
-    words, shown, count = utterance.words, joined(asked.values(), frozenset.intersection), len(asked)
+    words, shown, count = utterance.words, joined(questions.values(), frozenset.intersection), len(questions)
     languages = dict.fromkeys([*languages_of(words, SELECTION.now), *languages_of(words, LEXICON.now)])
-    picked = filter(None, (_chosen(words, each, [*asked], shown) for each in languages))
+    picked = filter(None, (_chosen(words, each, [*questions], shown) for each in languages))
     counted = {_ALL_OF.get(kind, count) for each in languages for kind in kinds_of(words, each, SELECTION.now)}
-    return next(picked, None) or (frozenset() if counted - {count} else _named(message, asked))
+    return next(picked, None) or (frozenset() if counted - {count} else _named(message, questions))
 
 
-def _named(message: str, asked: Mapping[int, Question]) -> frozenset[int] | None:
-    """Returns the steps without which a strong yes to all of them would say more than is asked."""
-    left = {each: joined([shown for at, shown in asked.items() if at != each]) for each in (None, *asked)}
+def _named(message: str, questions: Mapping[int, Question]) -> frozenset[int] | None:
+    """Returns the steps without which the message, a strong yes to all, would say more than the question."""
+    left = {each: joined([shown for at, shown in questions.items() if at != each]) for each in (None, *questions)}
     is_yes = {each: classify(message, question=shown).strength == "strong" for each, shown in left.items()}
-    return frozenset(each for each in asked if is_yes[None] and not is_yes[each]) or None
+    return frozenset(each for each in questions if is_yes[None] and not is_yes[each]) or None
 
 
 def _chosen(words: Phrase, language: str, ids: Sequence[int], shown: Question) -> frozenset[int] | None:
@@ -436,21 +436,21 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int], shown: Question) -
 
 def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:
     """Returns the words that pick, none if the message says more than that."""
-    said: list[str] = []
+    kinds: list[str] = []
     prefer = partial(kind_beside, shown, language)
     kinds_beside = partial(kinds_of, language=language, lexicon=LEXICON.now, prefer=prefer)
     for kind, phrase in lexicon.phrases_of(words, language, SELECTION.now):
         is_no = kind == UNKNOWN and kinds_of(phrase, ANY_LANGUAGE, LEXICON.now) == ["no"]  # `1 yes, 2 no`
-        is_hour = phrase[0].isdigit() and said[-1:] in (["and"], ["glue"]) and _PICKS.isdisjoint(said)  # `at 2`
-        said += ["no"] if is_no or is_hour else [kind] if kind != UNKNOWN else kinds_beside(phrase)
-    places = [at for at, kind in enumerate(said) if kind in _PICKS] or [len(said)]
-    picks, between = [kind for kind in said if kind in _PICKS], said[places[0] : places[-1]]
+        is_hour = phrase[0].isdigit() and kinds[-1:] in (["and"], ["glue"]) and _PICKS.isdisjoint(kinds)  # `at 2`
+        kinds += ["no"] if is_no or is_hour else [kind] if kind != UNKNOWN else kinds_beside(phrase)
+    places = [at for at, kind in enumerate(kinds) if kind in _PICKS] or [len(kinds)]
+    picks, between = [kind for kind in kinds if kind in _PICKS], kinds[places[0] : places[-1]]
     # `Thanks for everything` picks nothing, nor do `all good` and `the first, I mean the second`; `not only the first`
     # says nothing of the others.
-    beside = _BESIDE if APPROVALS.isdisjoint(said) else _BESIDE | REPEATED  # `cancel both` alone is no yes to that
-    if not {*said} <= _WORDS | beside or "thanks" in said[: places[0]] or {"but", "only"} <= {*picks}:
+    allowed = _BESIDE if APPROVALS.isdisjoint(kinds) else _BESIDE | REPEATED  # `cancel both` alone is no yes to that
+    if not {*kinds} <= _WORDS | allowed or "thanks" in kinds[: places[0]] or {"but", "only"} <= {*picks}:
         return []
-    is_all_of_them = {"accept", "filler", "yes"}.isdisjoint(said[places[0] :]) or not {"all", *_ALL_OF} & {*picks}
+    is_all_of_them = {"accept", "filler", "yes"}.isdisjoint(kinds[places[0] :]) or not {"all", *_ALL_OF} & {*picks}
     return picks if {*between} <= _WORDS | {"glue", "object"} and is_all_of_them else []
 
 

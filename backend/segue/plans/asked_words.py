@@ -1,4 +1,4 @@
-"""What a question shows of the step that waits: a reply that only repeats it adds nothing. `actions.toml`. Pure."""
+"""What a question shows of the waiting step: a reply that only repeats that adds nothing. `actions.toml`. Pure."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,12 +39,12 @@ _QUESTION_MARKS: Final = "?？؟"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a step does, to what, by lists of `actions.toml`, and its words. `beside` are those of the whole answer."""
+    """What a step does, to what, by lists of `actions.toml`, and its words. `context_words` are the whole answer."""
 
     actions: frozenset[str] = frozenset()
     things: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
-    beside: frozenset[str] = frozenset()
+    context_words: frozenset[str] = frozenset()
     offered: frozenset[str] = frozenset()  # of the offer alone, which offers no `other` of a sentence before it
 
 
@@ -59,7 +59,7 @@ class ActionWords:
     before: PhraseMatcher[str]  # pronouns before one
     spoken: PhraseMatcher[str]  # numbers and hours in words, by how `words` of a question name them
     cues: PhraseMatcher[str]  # words that offer to do something or ask for something else
-    asked: PhraseMatcher[str]  # actions in the first person
+    first_person: PhraseMatcher[str]  # actions in the first person
     picks: PhraseMatcher[str]  # what picks an item of a list, by its number
     covers: Mapping[str, frozenset[str]]  # what a tool named by a general action may do: `update_booking` may upgrade
 
@@ -117,7 +117,7 @@ class ActionWords:
         things = [self.thing_at(words, at) for at in range(len(words))]
         nouns = {at + word for at, (length, _) in enumerate(things) for word in range(length)}
         verbs = [names for at, (length, names) in enumerate(actions) if at + length - 1 not in nouns]
-        verbs += [_longest(self.asked, words, at)[1] for at in range(len(words))]
+        verbs += [_longest(self.first_person, words, at)[1] for at in range(len(words))]
         by_verbs = frozenset().union(*verbs) - {ANY_ACTION}
         return by_verbs or frozenset().union(*(names for _, names in actions + things)) - {ANY_ACTION}
 
@@ -132,7 +132,7 @@ class ActionWords:
 
 
 def question_of(tool: str | None, description: str, args: Mapping[str, Any] | None) -> Question:
-    """Returns what a step shows: the names in its tool, its description and its short arguments."""
+    """Returns the question for a step: the names in its tool, its description and its short arguments."""
     description = description[:LONGEST_DESCRIPTION]
     named = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)) if tool else Question()
     lists, described_words = ACTIONS.now.get(detect_language(description), ACTIONS.now[ENGLISH]), words_of(description)
@@ -149,24 +149,24 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
 
 
 def joined(questions: Collection[Question], how: Callable[..., frozenset[str]] = frozenset.union) -> Question:
-    """Returns what several steps show that are asked about together; by `frozenset.intersection` what each shows."""
+    """Returns one question for several steps asked about together; with `frozenset.intersection` what all share."""
     return Question(*(how(*(getattr(each, name) for each in questions)) for name in Question.__slots__))
 
 
 def question_in(answer: str | None) -> Question | None:
-    """Returns what the offer shows that an answer ends with, None if it ends with none."""
+    """Returns the question of the offer at the end of an answer, None if it ends with none."""
     offer = offer_in(answer)
     if answer is None or offer is None:
         return None
     lists = ACTIONS.now.get(detect_language(answer, default=detect_language(offer)))
     if lists is None or not lists.meant(words_of(offer)):
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
-    asked = offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}"
-    words, beside = words_of(asked), frozenset(words_of(answer[-LONGEST_ANSWER:]))
+    text = offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}"
+    words, context = words_of(text), frozenset(words_of(answer[-LONGEST_ANSWER:]))
     items = {item[1] for item in _ITEM.finditer(offer) if item[1]} if _LIST.search(offer) else set()
     picks = items | {f"#{item}" for item in items} if "1" in items else set()  # `yes, 1` to a list is to one of it
-    shown = (frozenset(words) | names_in(asked)) - picks
-    of = lists.meant(words), _named_by(lists, words).things, shown, beside - picks
+    shown = (frozenset(words) | names_in(text)) - picks
+    of = lists.meant(words), _named_by(lists, words).things, shown, context - picks
     return Question(*of, frozenset(words_of(offer)) - picks)
 
 
@@ -176,7 +176,7 @@ def is_value(word: str) -> bool:
 
 
 def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
-    """Returns what an offer of no value of its own refers to: the lines from the last one on that announces details
+    """Returns the text that an offer without a value refers to: the lines from the last one on that announces details
     (`Here are the details:`), or the few sentences before it; nothing if these are a choice or have a turn in them.
     """
     lines = answer[-LONGEST_ANSWER:].strip().splitlines()
@@ -252,7 +252,7 @@ def _action_beside(
         return length, "named"
     if naming >= length:
         return naming, kind if kind == CANCEL else "other"
-    if kind == UNKNOWN and here <= question.beside:
+    if kind == UNKNOWN and here <= question.context_words:
         kind = BESIDE
     return length, UNKNOWN if kind in ("act", "thing") else kind
 
@@ -262,16 +262,16 @@ def offer_in(text: str | None) -> str | None:
     does: a question for something else is no offer. A short one refers to the sentence or the list before it.
     """
     end = (text or "")[-LONGEST_OFFER:].rstrip()
-    said = [each for each in sentences_of(end) if any(map(str.isalpha, each))]
-    for at in range(-min(MOST_SENTENCES, len(said)), 0):
-        words, asks = words_of(said[at]), said[at].rstrip().endswith(tuple(_QUESTION_MARKS))
+    sentences = [each for each in sentences_of(end) if any(map(str.isalpha, each))]
+    for at in range(-min(MOST_SENTENCES, len(sentences)), 0):
+        words, asks = words_of(sentences[at]), sentences[at].rstrip().endswith(tuple(_QUESTION_MARKS))
         if any(lists.offers(words, asks=asks) for lists in ACTIONS.now.values()):
-            is_bare = words and is_unspaced(words[0]) and not names_action(said[at])  # `진행할까요` has five
-            refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(said)
-            found = None if names_action(said[at]) else _LIST.search(end)
+            is_bare = words and is_unspaced(words[0]) and not names_action(sentences[at])  # `진행할까요` has five
+            refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(sentences)
+            found = None if names_action(sentences[at]) else _LIST.search(end)
             listed = found[0].strip() if found and names_action(found[0]) else ""
-            meant = _meant_of(listed, said[at])
-            return meant if listed and (refers or meant != listed) else " ".join(said[at - refers :])
+            meant = _meant_of(listed, sentences[at])
+            return meant if listed and (refers or meant != listed) else " ".join(sentences[at - refers :])
     return None
 
 
@@ -295,8 +295,8 @@ def is_about(text: str, tool: str) -> bool:
     if not actions:
         return any(word.startswith(name[:1]) for word in words_of(text))
     actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
-    said = [words_of(each) for each in sentences_of(text[-LONGEST_OFFER:])]
-    return any(not actions.isdisjoint(lists.meant(words)) for words in said for lists in ACTIONS.now.values())
+    sentences = [words_of(each) for each in sentences_of(text[-LONGEST_OFFER:])]
+    return any(not actions.isdisjoint(lists.meant(words)) for words in sentences for lists in ACTIONS.now.values())
 
 
 def names_same(text: str, other: str) -> bool:
@@ -307,16 +307,16 @@ def names_same(text: str, other: str) -> bool:
 
 
 def names_action(text: str) -> bool:
-    """Returns whether a text names something to do, other than to go on, before it asks for something else."""
+    """Returns whether a text names an action, other than to go on, before it asks for something else."""
     lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
     return any(lists.meant(lists.before_asking(words_of(each))) for each in sentences_of(text[-LONGEST_OFFER:]))
 
 
-def asked_in(text: str | None) -> str | None:
+def last_question(text: str | None) -> str | None:
     """Returns the last question in a text, None if it asks nothing."""
-    said = text or ""
-    end = max(said.rfind(mark) for mark in _QUESTION_MARKS)
-    return sentences_of(said[: end + 1])[-1] if end >= 0 else None
+    content = text or ""
+    end = max(content.rfind(mark) for mark in _QUESTION_MARKS)
+    return sentences_of(content[: end + 1])[-1] if end >= 0 else None
 
 
 def tool_words(name: str) -> Phrase:
@@ -360,16 +360,16 @@ def _amounts_in(args: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _spoken(numbers: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns what people say for each number and each hour, of templates with an `N` for the number."""
+    """Returns the words for each number and each hour, from templates with an `N` for the number."""
     counted, hours = split_list(numbers.get("words", "")), split_list(numbers.get("hours", numbers.get("words", "")))
-    said: dict[str, str] = {}
+    spoken: dict[str, str] = {}
     clocks = (("clock", "@{}"), ("morning", "@{}am"), ("evening", "@{}pm"))
     for kind, name, forms in (("count", "#{}", counted), *((*clock, hours) for clock in clocks)):
         for at, form in enumerate(forms, 1):
             each = [*form.split("/"), str(at)]
             templates = split_list(numbers.get(kind, ""))
-            said[name.format(at)] = ", ".join(one.replace("N", word) for one in templates for word in each)
-    return said
+            spoken[name.format(at)] = ", ".join(one.replace("N", word) for one in templates for word in each)
+    return spoken
 
 
 def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, frozenset[str]]:
@@ -379,7 +379,7 @@ def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, 
 
 
 def _action_words(section: Mapping[str, Any]) -> ActionWords:
-    asked, picks = section.get("asked", {}), split_list(section.get("picks", ""))
+    first_person, picks = section.get("asked", {}), split_list(section.get("picks", ""))
     return ActionWords(
         actions=match_lists(section["actions"]),
         things=match_lists(section["things"]),
@@ -389,9 +389,9 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         spoken=match_lists(_spoken(section.get("numbers", {}))),
         cues=match_lists(
             {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details", "choice")}
-            | {"asked": ", ".join(asked.values())}
+            | {"asked": ", ".join(first_person.values())}
         ),
-        asked=match_lists(asked),
+        first_person=match_lists(first_person),
         picks=match_lists({str(at): each.replace("/", ", ") for at, each in enumerate(picks, 1)}),
         covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},
     )

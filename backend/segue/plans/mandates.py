@@ -42,14 +42,14 @@ class Uses(Given):
 
 
 class Sum(Given):
-    """What the values of one argument may come to over all uses."""
+    """The most that the values of one argument may add up to over all uses."""
 
     path: Annotated[ArgumentPath, doc("Of a number that is not negative.")]
     max: Annotated[Number, Field(ge=0), doc("At most.")]
 
 
 class Terms(Given):
-    """What is allowed."""
+    """The calls that are allowed."""
 
     tool: Annotated[str, Field(min_length=1, max_length=200), doc("One of `GET /tools`, as it is defined now.")]
     scope: Annotated[MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")]
@@ -68,7 +68,7 @@ class Terms(Given):
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a mandate was used for."""
+    """One use of a mandate."""
 
     total: Annotated[int, doc("How often.")]
     today: Annotated[int, doc("How often on this day in `time_zone`.")]
@@ -109,7 +109,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a call takes of a mandate: `covered` are origins by path, `amount` goes to the sum, `day` is its day."""
+    """A call's use of a mandate: `covered` are origins by path, `amount` goes to the sum, `day` is its day."""
 
     mandate_id: str
     definition: str
@@ -131,7 +131,7 @@ _SHOWN: Final = [name for name in Mandate.__slots__ if name in mandates.c]
 
 
 def use_of(row: Row[Any], call: RuledCall, now: datetime) -> Use | None:
-    """Returns what a call takes of a mandate, None if it is not covered. Its `origins` are those of all values."""
+    """Returns a call's use of a mandate, None if it is not covered. Its `origins` are those of all values."""
     bounds = readable(reader(dict[str, Bound]), row.args, "mandates", row.id)
     added = 0 if row.sum_path is None else dict(islice(leaves(call.args), MAX_VALUES)).get(row.sum_path)
     if not 0 <= as_number(added) < math.inf:
@@ -249,7 +249,7 @@ async def give(
     now: datetime,
     mandate_id: str | None = None,
 ) -> Row[Any]:
-    """Stores a mandate and returns its row, as it is if the user has one of this id. Raises InvalidRequest."""
+    """Stores a mandate and returns its row, or the row of this id that the user has already. Raises InvalidRequest."""
     mandate_id = mandate_id or new_id("man", now)
     same = select(mandates).where(mandates.c.id == mandate_id, mandates.c.owner == owner)
     given: Row[Any] | None = (await connection.execute(same)).one_or_none()
@@ -283,16 +283,16 @@ async def remember(
     connection: AsyncConnection, owner: str, session_id: str, tool: str, definition: str, *, plan_id: str, now: datetime
 ) -> None:
     """Stores the mandate for a tool's calls in a session with the user's values, in place of one before it."""
-    given = {"definition": definition, "plan_id": plan_id, "created_at": now}
-    row = {"id": new_id("man", now), "owner": owner, "session_id": session_id, "tool": tool, **given}
+    values = {"definition": definition, "plan_id": plan_id, "created_at": now}
+    row = {"id": new_id("man", now), "owner": owner, "session_id": session_id, "tool": tool, **values}
     stored = insert(mandates).values(row)
     one, remembered = ["session_id", "tool"], mandates.c.plan_id.is_not(None)
-    stored = stored.on_conflict_do_update(index_elements=one, index_where=remembered, set_=given)
+    stored = stored.on_conflict_do_update(index_elements=one, index_where=remembered, set_=values)
     await _tell(connection, "given", (await connection.execute(stored.returning(mandates))).all())
 
 
 async def revoke(connection: AsyncConnection, owner: str, mandate_id: str) -> bool:
-    """Returns whether there was one. The next call of a turn that runs asks already."""
+    """Returns whether there was one. A running turn asks from its next call on."""
     return bool(await _remove(connection, mandates.c.owner == owner, mandates.c.id == mandate_id))
 
 
@@ -318,7 +318,7 @@ async def _remove(connection: AsyncConnection, *which: ColumnElement[bool]) -> S
 
 
 async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], rows: Sequence[Row[Any]]) -> None:
-    """Stores the act and the webhook's event of each."""
+    """Stores an act and a webhook's event for each."""
     for row in rows:
         about = {"mandate_id": row.id, "tool": row.tool, "scope": _scope(row)}
         act: Literal["give_mandate", "revoke_mandate"] = "give_mandate" if what == "given" else "revoke_mandate"
@@ -358,10 +358,10 @@ def _is_as_shown(row: Row[Any], tools: Mapping[str, Tool]) -> bool:
 async def list_grants(
     connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool], *, after: str | None, limit: int
 ) -> list[Grant]:
-    """Returns what is remembered for a session by the names of the tools; `after` is the last one seen."""
+    """Returns the decisions remembered for a session, by the names of the tools; `after` is the last one seen."""
     of_session = mandates.c.session_id == session_id, mandates.c.plan_id.is_not(None)
-    wanted = select(mandates).where(*of_session, if_given(mandates.c.tool, after, gt))
+    statement = select(mandates).where(*of_session, if_given(mandates.c.tool, after, gt))
     return [
         Grant(row.tool, row.definition, _is_as_shown(row, tools), row.plan_id, row.created_at)
-        for row in await connection.execute(wanted.order_by(mandates.c.tool).limit(limit))
+        for row in await connection.execute(statement.order_by(mandates.c.tool).limit(limit))
     ]

@@ -1,4 +1,4 @@
-"""Does a message ask for several things in a row, and what does it say about the web? Each yes costs a model call, so a
+"""Whether a message asks for several things in a row, and what it says about the web. Each yes costs a model call, so a
 word such as "then" counts only between two requests. The words: `multistep.toml`, `search.toml`. Pure.
 """
 
@@ -62,7 +62,7 @@ def asks_for_the_web(kinds: Sequence[str]) -> bool:
 
 
 def needs_own_things_first(message: str) -> bool:
-    """Returns whether the newest mail, file or such has to be read first, to search for or make what is asked for."""
+    """Returns whether the newest mail, file or such has to be read before a search or an action."""
     for kinds in search_readings(message):
         letters = "".join(_LETTERS.get(kind, "-") for kind in kinds)
         if asks_for_the_web(kinds) and _NEWEST_OF_OWN.search(letters):

@@ -1,7 +1,7 @@
 """Parses the plan in a model's answer into steps, and resolves the references in their arguments. Pure.
 
 Tolerant of the form, strict about the content: ids and statuses are ours, tools must exist, references point backwards,
-or there is no plan. `{"$from": 1, "path": "emails[0].id"}` is what step 1 gave at that JMESPath.
+or there is no plan. `{"$from": 1, "path": "emails[0].id"}` is the value in step 1's result at that JMESPath.
 """
 
 import difflib
@@ -33,7 +33,7 @@ _NO_TOOL = frozenset({"", "none", "null", "no_tool", "answer"})
 
 
 class DraftStep(BaseModel):
-    """A step as the model writes it; its id only serves to follow the model's references."""
+    """A step as the model writes it; its id serves only the model's references."""
 
     id: int | str | None = None
     description: str = Field(min_length=1)
@@ -49,7 +49,7 @@ class DraftStep(BaseModel):
     @field_validator("args", mode="before")
     @classmethod
     def _read_args(cls, value: object) -> object:
-        """They may come as JSON text: a strict schema has no other way for an object of any form."""
+        """Reads arguments that come as JSON text: a strict schema has no other way for an object of any form."""
         text = value.strip() if isinstance(value, str) else None
         if text in ("", "null"):
             return None
@@ -126,7 +126,7 @@ class Unresolved(Exception):
 
 
 class _NoValue(Exception):
-    """There is nothing at the path of a reference."""
+    """A reference whose path leads to nothing."""
 
 
 async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:

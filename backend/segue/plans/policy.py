@@ -50,7 +50,7 @@ SearchReason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SearchDecision:
-    """`search` says that the web may help with the message; who writes the query is another question."""
+    """`search` says that the web may help with the message; it does not say who writes the query."""
 
     search: bool
     reason: SearchReason
@@ -96,8 +96,8 @@ def gives_leave(message: str) -> bool:
     """Returns whether a message says that something may be done without asking; `never send it without asking` not."""
     for words in map(words_of, sentences_of(message[: multistep_detector.LONGEST_READ])):
         cues = {at: found for at in range(len(words)) if (found := UNASKED.now.longest_at(words, at))}
-        said = {at + more for at, (length, _) in cues.items() for more in range(length)}
-        rest = tuple(word for at, word in enumerate(words) if at not in said)  # none of which may deny it
+        cued = {at + offset for at, (length, _) in cues.items() for offset in range(length)}
+        rest = tuple(word for at, word in enumerate(words) if at not in cued)  # none of which may deny it
         languages = {language for _, language in cues.values()}
         if any(_DENIALS.isdisjoint(kinds_of(rest, language, LEXICON.now)) for language in languages):
             return True
@@ -139,7 +139,7 @@ class _Request:
 
     @property
     def is_private(self) -> bool:
-        """A general question about a kind of thing is not about the user's own: `what is an email header?`."""
+        """Whether it is about the user's own things; a general question is not: `what is an email header?`."""
         own = self.has("own") and not self.has("general")
         before = {"greeting", "thanks", "lead"}
         opening = [next((kind for kind in kinds if kind not in before), "") for kinds in self.readings]
@@ -147,7 +147,7 @@ class _Request:
 
     @property
     def is_small_talk(self) -> bool:
-        """Thanks that ask nothing, a mere greeting, or words about the conversation, as `are you sure?`, or a poem."""
+        """Whether it is mere thanks or a greeting, or is about the conversation, as `are you sure?`, or a poem."""
         greets = self.has("greeting") and any(
             len(kinds) - kinds.count("greeting") - kinds.count("thanks") < SHORTEST_QUESTION for kinds in self.readings
         )
@@ -198,23 +198,23 @@ BeforeCall = Callable[[ProposedCall, ToolContext], object | Awaitable[object]]
 async def rule(
     policy: BeforeCall, call: RequestedCall, tool: ToolSpec, who: ToolContext, *, timeout_s: float
 ) -> Ruling:
-    """Returns what the policy says of a call. It is `allow`, `ask`, `deny` or a Deny; everything else denies."""
+    """Returns the policy's ruling on a call. It is `allow`, `ask`, `deny` or a Deny; everything else denies."""
     proposed = ProposedCall(tool.name, copy.deepcopy(call.args), tool.effect, tool.source)
     try:
         async with asyncio.timeout(timeout_s):
             # In a thread, for a function that blocks; what an `async def` returns there is awaited here.
-            said = await to_thread.run_sync(policy, proposed, who, abandon_on_cancel=True)
-            said = await said if isawaitable(said) else said
+            answer = await to_thread.run_sync(policy, proposed, who, abandon_on_cancel=True)
+            answer = await answer if isawaitable(answer) else answer
     except (Exception, SystemExit) as fault:
         log.warning("policy_failed", tool=tool.name, error=type(fault).__name__, exc_info=fault)
         return Deny("the rule that decides failed, or took too long")
-    match said:
+    match answer:
         case "allow" | "ask":
-            return said
+            return answer
         case "deny":
             return Deny("no reason is given")
         case Deny():
-            return Deny(" ".join(said.reason.split())[:MAX_REASON_CHARS] or "no reason is given")
+            return Deny(" ".join(answer.reason.split())[:MAX_REASON_CHARS] or "no reason is given")
         case _:
-            log.warning("policy_failed", tool=tool.name, error="NoRuling", said=type(said).__name__)
+            log.warning("policy_failed", tool=tool.name, error="NoRuling", said=type(answer).__name__)
             return Deny("the rule that decides gave no answer that is known")

@@ -35,10 +35,10 @@ class StalePlan(AppError):
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """A plan and what is not shown of it. A yes is a grant: for the steps that waited, until each has started.
+    """A plan and its hidden fields. A yes is a grant: for the steps that waited, until each has started.
 
     `made_with` has digests of the agent and, by name, of the tools of the open steps, as a yes was last asked for or
-    the plan was made. What has changed since is asked about again.
+    the plan was made. The user is asked again about any that have changed since.
     """
 
     plan: domain.Plan
@@ -64,12 +64,12 @@ class StoredPlan:
         return self.granted_to == turn_id and self.granted_step is not None and step.id <= self.granted_step
 
     def granted_behind(self, step: domain.Step, turn_id: str) -> tuple[str, int] | None:
-        """Returns what is left of the grant once a step has started."""
+        """Returns the rest of the grant once a step has started."""
         is_left = self.granted_to == turn_id and self.granted_step is not None and step.id < self.granted_step
         return (turn_id, self.granted_step) if is_left and self.granted_step is not None else None
 
     def is_for_a_later_turn(self, turn: TurnKey) -> bool:
-        """Returns whether a button approved it for a turn that comes after this one: then it is not this turn's."""
+        """Returns whether a button approved it for a later turn than this one."""
         return self.granted_seq is not None and self.granted_seq > turn.turn_seq
 
 
@@ -213,7 +213,7 @@ async def swap(
 async def settle_step(
     connection: AsyncConnection, plan_id: str, step_id: int, became: Literal["complete", "failed"], **found: str | None
 ) -> StoredPlan | None:
-    """Stores what became of a step whose turn had died in it, with the fields `found`: an open plan goes on or fails,
+    """Stores the outcome of a step whose turn had died in it, with the fields `found`: an open plan goes on or fails,
     the step of one that has ended is corrected. Returns the plan; None if the step was settled, or the plan moved on.
     """
     stored = await get_plan(connection, plan_id)
@@ -253,8 +253,8 @@ async def decide(
     waiting = {each.id for each in stored.plan.waiting_steps}
     if step is None or not waiting.issuperset(chosen or ()):
         raise StalePlan
-    asked = question_of_step(stored.answers, step.id) if step.asks else None
-    if decision == "reject" and not (asked and asked.may_repeat):
+    open_answer = question_of_step(stored.answers, step.id) if step.asks else None
+    if decision == "reject" and not (open_answer and open_answer.may_repeat):
         return await swap(connection, stored, domain.end(stored.plan, "cancelled"), taken_on_by=turn_id)
     typed: dict[str, Any] = {}
     if stored.plan.page_steps:
@@ -273,11 +273,11 @@ async def decide(
 
 
 async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str | None, reminded: bool) -> None:
-    """Stores whose answer asks for a yes now, None if none does; `reminded` if it does so beside something else."""
-    asked: dict[str, Any] = {"reminded": stored.reminded or reminded}
+    """Stores the turn whose answer asks for a yes now, or None; `reminded` if it answers something else too."""
+    changes: dict[str, Any] = {"reminded": stored.reminded or reminded}
     if stored.plan.waits_for is None:  # others are shown what was asked, and no answer since
-        asked["asked_in"] = turn_id
-    await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(asked))
+        changes["asked_in"] = turn_id
+    await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(changes))
 
 
 async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
@@ -287,7 +287,7 @@ async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
 
 
 def is_open() -> ColumnElement[bool]:
-    """Returns a condition on `plans`."""
+    """Returns the condition on `plans` that a plan is open."""
     return plans.c.status.in_(written(*sorted(domain.OPEN)))
 
 
@@ -305,7 +305,7 @@ _AS_STORED: Final = ("session_id", "granted_to", "granted_step", "tool_hash", "a
 
 
 def _stored_plan(row: Row[Any]) -> StoredPlan:
-    """Returns the plan of a row. What is beside the plan helps it on, and is left out if it cannot be read."""
+    """Returns the plan of a row. Fields beside the plan only help it on, and are left out if they cannot be read."""
     return StoredPlan(
         plan=plan_of(row._asdict()),
         granted_seq=row._asdict().get("granted_seq"),
@@ -319,21 +319,21 @@ def _stored_plan(row: Row[Any]) -> StoredPlan:
 
 
 def usable(stored: StoredPlan) -> StoredPlan:
-    """Returns the same. Raises Unreadable if the plan cannot be read."""
+    """Returns `stored`. Raises Unreadable if the plan cannot be read."""
     if isinstance(stored.plan, domain.UnreadablePlan):
         raise Unreadable("plan")
     return stored
 
 
 def _columns(stored: StoredPlan) -> dict[str, Any]:
-    """Returns what is written: of a plan that cannot be read the status alone, the rest is for who can read it."""
+    """Returns the columns to write: of a plan that this release cannot read, the status and version alone."""
     if isinstance(stored.plan, domain.UnreadablePlan):
         return {"status": stored.plan.status, "version": stored.plan.version}
     columns = asdict(stored)
     del columns["granted_seq"]
     absent = {name: None for name in ("blocked_tools", "answers") if not columns[name]}
     # The groups that decide now, and those who have decided something, find it by these.
-    waits, told = stored.plan.waits_for, [step.others for step in stored.plan.steps if step.others is not None]
+    waits, others = stored.plan.waits_for, [step.others for step in stored.plan.steps if step.others is not None]
     return {
         **columns.pop("plan"),
         **columns,
@@ -341,5 +341,5 @@ def _columns(stored: StoredPlan) -> dict[str, Any]:
         "for_group": waits and waits.group,
         "later_group": waits and waits.escalates_to,
         "later_at": waits and waits.escalates_at,
-        "decided_by": sorted({name for each in told for name in (*each.yes_by, each.no_by) if name}) or None,
+        "decided_by": sorted({name for each in others for name in (*each.yes_by, each.no_by) if name}) or None,
     }

@@ -32,7 +32,7 @@ Sources = Sequence[tuple[str, str]]  # an origin and a text each
 
 def values_of(args: Mapping[str, Any]) -> dict[str, str | int | float]:
     """Returns the texts and numbers in arguments that can be looked for, by their path in JMESPath, `to[0].name`."""
-    return {path: parts[0] for path, parts in _wanted(args, None).items()}
+    return {path: parts[0] for path, parts in _by_path(args, None).items()}
 
 
 def origins_of(
@@ -47,8 +47,8 @@ def origins_of(
     def origin_of(part: object) -> str:
         return next((origin for origin, text in texts if part != REST and stands_in(part, text)), MODEL)
 
-    wanted = _wanted(args, schema, every=every)
-    return {path: min(map(origin_of, parts), key=is_users) for path, parts in wanted.items()}
+    by_path = _by_path(args, schema, every=every)
+    return {path: min(map(origin_of, parts), key=is_users) for path, parts in by_path.items()}
 
 
 def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
@@ -62,7 +62,7 @@ def not_from_user(args: Mapping[str, Any] | None, origins: Mapping[str, str] | N
 
 
 def leaves(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what contains nothing else in a JSON value, each with its path."""
+    """Yields the scalars and empty containers in a JSON value, each with its path."""
     return ((path, leaf) for path, leaf, _ in _leaves(value))
 
 
@@ -97,12 +97,12 @@ def stands_in(value: object, text: str) -> bool:
     return False
 
 
-def _wanted(args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every: bool = False) -> dict[str, list[Any]]:
-    """Returns by path what has to be said for a value: itself, and the keys before it that the schema does not name."""
+def _by_path(args: Mapping[str, Any], schema: Mapping[str, Any] | None, *, every: bool = False) -> dict[str, list[Any]]:
+    """Returns by path the texts that have to occur for a value: itself, and keys that the schema does not name."""
     seen = list(islice(_leaves(args), MAX_LEAVES + 1)) if args else []
     unnamed = open_keys(args, schema) if schema is not None else {}
     parts = {path: [*([leaf] if every or _is_value(leaf) else []), *unnamed.get(path, ())] for path, leaf, _ in seen}
-    found = [(path, wanted) for path, wanted in parts.items() if wanted]
+    found = [(path, needed) for path, needed in parts.items() if needed]
     return dict(found[:MAX_VALUES]) | ({REST: [REST]} if len(found) > MAX_VALUES or len(seen) > MAX_LEAVES else {})
 
 

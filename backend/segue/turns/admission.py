@@ -1,4 +1,4 @@
-"""Whether a message, or a button on a plan, becomes a turn: how much its user may ask for, and what its session has.
+"""Whether a message, or a button on a plan, becomes a turn: by its user's limits and its session's open turns.
 
 The common case is one statement. If that refuses, since turns are open or a message came at the same moment, it is
 asked again under the lock of the session's row, which is exact. Redis counts limits; without it each process does.
@@ -73,8 +73,8 @@ class Limiter:
     async def starting(
         self, user: str, message: str, *, again: str | None = None, joins: str | None = None
     ) -> AsyncIterator[str]:
-        """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`. What is
-        taken for one to run `again` is not given back here: another request may have run it again meanwhile. Open turns
+        """Yields the id of a turn that may be accepted within, or `again` to run again. Raises `rate_limited`. The
+        place of one to run `again` is not given back here: another request may have run it again meanwhile. Open turns
         of the session that the message `joins`, because it steers or interrupts them, do not count beside it.
         """
         limits, turn_id = self._limits_of(user), again or new_id("turn", self._books.clock())
@@ -95,7 +95,7 @@ class Limiter:
             raise
 
     async def release(self, user: str, turn_id: str) -> None:
-        """Frees the place of a turn that was not accepted, and what it had reserved."""
+        """Frees the place of a turn that was not accepted, and its reservation."""
         if self._limits_of(user).concurrent_turns:
             self._local.get(user, {}).pop(turn_id, None)
             await self._cache.evaluate(SCRIPTS["release_place"], (turn_places_key(user),), turn_id)
@@ -230,8 +230,8 @@ async def begin_decision(
 ) -> Admitted | None:
     """Stores the decision on a waiting plan and the turn that carries it out, in the caller's transaction.
 
-    `request` has everything but the message; `by` is who decides if the plan waits for others. Returns None if the plan
-    has expired, which is stored then, or needs one more yes of others. A plan whose turn died waits too, though no step
+    `request` has everything but the message; `by` decides if the plan waits for others. Returns None if the plan has
+    expired, which is stored then, or needs one more yes of others. A plan whose turn died waits too, though no step
     says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`, `waits_for_others`, StalePlan for
     every version but the one that waits, Unreadable, and what `_check_args`, `_remember` and `record_decision` raise.
     """
@@ -285,15 +285,15 @@ async def _begin_decided(
     request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
     admitted = await _admit_locked(connection, owner, session_id, request, now=now)
     turn_id = admitted.turn.turn_id
-    given: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
-    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **given)
+    options: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
+    await plans.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **options)
     if button.remember:
         await _remember(connection, owner, stored, tools, now=now)
     return admitted
 
 
 def _message_of(button: Button, plan: Plan) -> str:
-    """Returns what stands in the history for it."""
+    """Returns the text that stands for it in the history."""
     if button.decision == "amend":
         return button.message
     return PAGE_MESSAGE if plan.page_steps and button.decision == "confirm" else BUTTON_MESSAGES[button.decision]
@@ -334,7 +334,7 @@ def _check_args(
 
 
 def _check_answer(plan: Plan, button: Button) -> None:
-    """Raises AppError `invalid_answer` if a yes comes without what the step that waits asks for, or with more."""
+    """Raises AppError `invalid_answer` if a yes lacks an answer that the waiting step asks for, or has more."""
     asks = plan.waiting_step.asks if plan.waiting_step else None
     if plan.page_steps:
         _check_results(plan, button)
@@ -349,7 +349,7 @@ def _check_answer(plan: Plan, button: Button) -> None:
 
 
 def _check_results(plan: Plan, button: Button) -> None:
-    """Raises AppError `invalid_answer` if a yes is not just what the page gave for steps that wait for it."""
+    """Raises AppError `invalid_answer` if a yes is not exactly the page's results for the steps that wait for them."""
     results, steps = button.answer or {}, {str(step.id) for step in plan.page_steps}
     fit = (isinstance(one, dict) and len(one) == 1 and one.keys() <= {"output", "error"} for one in results.values())
     is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember

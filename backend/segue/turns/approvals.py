@@ -1,5 +1,5 @@
-"""What waits for a yes, as the people who may give it see it: the plan's user or, by a rule, others, who see as much of
-the conversation as the rule allows. `admission.begin_decision` carries out a decision in the same transaction.
+"""Plans that wait for a yes, as seen by the people who may give it: the plan's user or, by a rule, others, who see as
+much of the conversation as the rule allows. `admission.begin_decision` carries out a decision in the same transaction.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ ApprovalStatus = Literal["waiting", "asked", "decided"]
 
 @dataclass(frozen=True, slots=True)
 class ApprovalMessage:
-    """What was said in the session."""
+    """A message of the session."""
 
     role: Annotated[str, doc("`user` or `assistant`.")]
     content: Annotated[str, doc("How it begins: 4,000 characters at most.")]
@@ -63,7 +63,7 @@ class Approval:
 
     @property
     def digest(self) -> str:
-        """Of what those who decide are shown."""
+        """The digest of the fields that the deciders are shown."""
         return digest_of_json([self.plan_id, self.version, self.steps, self.told, self.messages])
 
 
@@ -128,7 +128,7 @@ async def list_approvals(
 async def list_all_approvals(
     connection: AsyncConnection, *, before: str | None, limit: int, now: datetime
 ) -> list[OpsApproval]:
-    """Returns those of all users, as `list_approvals` those that wait."""
+    """Returns the waiting plans of all users, as `list_approvals` does those of one."""
     listed = _listed(before, limit).where(_ASKS_USER, plans.c.expires_at > now, is_open())
     waiting = []
     for row in await connection.execute(listed):
@@ -138,7 +138,7 @@ async def list_all_approvals(
 
 
 async def get_approval(connection: AsyncConnection, identity: Identity, plan_id: str, *, now: datetime) -> Approval:
-    """Returns one that is their own, or is or was for a group of theirs. Raises NotFound."""
+    """Returns one of the user's own, or one that is or was for a group of theirs. Raises NotFound."""
     row = (await connection.execute(_listed(None, 1).where(plans.c.id == plan_id))).one_or_none()
     steps = _plan(row).steps if row is not None else ()
     is_asked = any(isinstance(each.waits_for, WaitsFor) and each.waits_for.is_for(identity, now) for each in steps)
@@ -148,7 +148,7 @@ async def get_approval(connection: AsyncConnection, identity: Identity, plan_id:
 
 
 def _may_decide(identity: Identity, now: datetime) -> ColumnElement[bool]:
-    """Returns the condition for what `_check_decider` lets through: the same rule, in SQL."""
+    """Returns the condition for plans that `_check_decider` lets through: the same rule, in SQL."""
     names, user = sorted(identity.groups | identity.roles), identity.user
     if not names:
         return false()
@@ -170,12 +170,12 @@ def _plan(row: Row[Any]) -> Plan:
 
 
 async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identity | None, now: datetime) -> Approval:
-    """Shows a `decider`, who may have decided, nothing of what its user, or others, are asked and say after that."""
+    """Shows a `decider` who has decided nothing of the questions and answers that came after."""
     plan, asker = _plan(row), row.owner
     is_asked = decider is None or (plan.waits_for is not None and plan.waits_for.is_for(decider, now))
     waiting = plan.waiting_steps if is_asked else ()
     by = ((step, step.others) for step in plan.steps if step.waits_for != "self" and step.others)
-    own = (step for step, said in by if decider is None or decider.user in (*said.yes_by, said.no_by))
+    own = (step for step, others in by if decider is None or decider.user in (*others.yes_by, others.no_by))
     shown = waiting or tuple(own)[-1:]
     first = next(iter(shown), None)
     approval = Approval(
@@ -184,15 +184,15 @@ async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identit
     waits = next((step.waits_for for step in shown if isinstance(step.waits_for, WaitsFor)), None)
     if waits is None:
         return approval
-    told = select(messages.c.content).where(messages.c.turn_id == row.asked_in, messages.c.role == "assistant")
-    said = select(messages).where(messages.c.session_id == row.session_id)
+    answer = select(messages.c.content).where(messages.c.turn_id == row.asked_in, messages.c.role == "assistant")
+    statement = select(messages).where(messages.c.session_id == row.session_id)
     if waiting and waits.shows == "conversation":
-        said = said.where(IN_HISTORY, messages.c.role.in_(("user", "assistant")), messages.c.content != "")
+        statement = statement.where(IN_HISTORY, messages.c.role.in_(("user", "assistant")), messages.c.content != "")
     else:
-        said = said.where(messages.c.id == row.origin_message_id)
-    found = await connection.execute(said.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
+        statement = statement.where(messages.c.id == row.origin_message_id)
+    found = await connection.execute(statement.order_by(messages.c.seq.desc()).limit(MAX_MESSAGES))
     said_last_first = [ApprovalMessage(each.role, each.content[:MAX_MESSAGE_CHARS], each.created_at) for each in found]
-    last = told.order_by(messages.c.seq.desc()).limit(1)
+    last = answer.order_by(messages.c.seq.desc()).limit(1)
     question = await connection.scalar(last) if waiting else None  # `asked_in` is of a later question then
     return replace(approval, told=question, messages=tuple(said_last_first[::-1]))
 
@@ -200,20 +200,20 @@ async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identit
 async def record_decision(
     connection: AsyncConnection, stored: StoredPlan, owner: str, button: Button, by: Decider, *, now: datetime
 ) -> StoredPlan:
-    """Returns the plan with what one of those it waits for decides, not yet stored, and records it in the audit. Raises
-    AppError `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan if another version waits.
+    """Returns the plan with this person's decision, not yet stored, and records it in the audit. Raises AppError
+    `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan if another version waits.
     """
     waits, step = stored.plan.waits_for, stored.plan.waiting_step
     if waits is None or step is None or stored.plan.version != button.version:
         raise StalePlan
     if stored.plan.expires_at <= now:
         raise turn_errors.of("plan_expired")
-    said = step.others.yes_by if step.others else ()
-    _check_decider(waits, owner, by.identity, said, now)
+    agreed = step.others.yes_by if step.others else ()
+    _check_decider(waits, owner, by.identity, agreed, now)
     if button.args is not None and not waits.may_change_args:
         raise InvalidRequest("The rule lets those who decide change no arguments. Decide without `args`.")
     is_yes, user = button.decision == "confirm", by.identity.user
-    yes_by, no_by = ((*said, user), None) if is_yes else (said, user)
+    yes_by, no_by = ((*agreed, user), None) if is_yes else (agreed, user)
     decided = Others(by=waits, yes_by=yes_by, no_by=no_by, reason=by.reason and by.reason[:MAX_REASON_CHARS])
     approval = await get_approval(connection, by.identity, stored.plan.id, now=now)
     details = {"plan_id": stored.plan.id, "version": button.version, "decision": button.decision, "channel": by.channel}
@@ -230,24 +230,24 @@ async def record_decision(
 
 
 def is_agreed(plan: Plan) -> bool:
-    """Returns whether as many others have said yes to the steps that wait as the rule wants."""
+    """Returns whether as many others as the rule wants have said yes to the waiting steps."""
     return all(step.others is not None and step.others.agree for step in plan.waiting_steps)
 
 
-def _check_decider(waits: WaitsFor, owner: str, identity: Identity, said: Sequence[str], now: datetime) -> None:
-    """As `_may_decide`, in Python. Raises NotFound to those it does not wait for, AppError `not_yours_to_decide`."""
+def _check_decider(waits: WaitsFor, owner: str, identity: Identity, agreed: Sequence[str], now: datetime) -> None:
+    """As `_may_decide`, in Python. Raises AppError `not_yours_to_decide`, NotFound if it does not wait for them."""
     if not waits.is_for(identity, now):
         if identity.user == owner:
             raise turn_errors.of("decision_of_others", whom=waits.told)
         raise NotFound("approval")
     if waits.who == "other" and identity.user == owner:
         raise turn_errors.of("decision_of_another", group=waits.group)
-    if identity.user in said:
+    if identity.user in agreed:
         raise turn_errors.of("yes_of_another", group=waits.group)
 
 
 def decided_already(plan: Plan) -> AppError:
-    """Returns what those are told who come too late: who has decided what."""
+    """Returns the message for people who come too late: who has decided what."""
     last, error = next((each.others for each in reversed(plan.steps) if each.others), None), StalePlan()
     if last is None:
         return error

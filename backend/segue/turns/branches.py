@@ -1,5 +1,5 @@
-"""What leaves a session's history when a message is edited or answered anew, and stays readable as a branch: all from
-the user's message of a turn on. Its messages and turns have the branch's id; those of the history have none.
+"""Turns that leave a session's history when a message is edited or answered anew, and stay readable as a branch: all
+from the user's message of a turn on. Its messages and turns have the branch's id; those of the history have none.
 """
 
 from collections.abc import Mapping
@@ -45,9 +45,9 @@ class Branch:
 async def put_in_place(
     connection: AsyncConnection, session_id: str, request: ChatRequest, tools: Mapping[str, Tool], *, now: datetime
 ) -> ChatRequest:
-    """Takes the turn of the message that a request comes `instead_of`, and what came after it, out of the history.
-    Returns what is asked in its place: if the request has no message, all that was said in that turn. Under the lock of
-    the session. Raises NotFound, AppError `turn_in_progress`, `not_in_history`, `not_the_users`, `cannot_edit_steer`.
+    """Takes the turn of the message that a request comes `instead_of`, and all after it, out of the history. Returns
+    the request in its place: if it has no message, with all that the user wrote in that turn. Under the lock of the
+    session. Raises NotFound, AppError `turn_in_progress`, `not_in_history`, `not_the_users`, `cannot_edit_steer`.
     """
     named, opening = messages.alias("named"), messages.alias("opening")
     statement = (
@@ -66,18 +66,18 @@ async def put_in_place(
     if request.message and row.at != row.seq:
         raise turn_errors.of("cannot_edit_steer")
     await _leave_history(connection, session_id, from_seq=row.seq, now=now)
-    asked, note = request_of(row.request, row.id), await _note_of_calls(connection, session_id, tools)
-    request = replace(request, force_web_search=asked is not None and asked.force_web_search, note=note)
+    old_request, note = request_of(row.request, row.id), await _note_of_calls(connection, session_id, tools)
+    request = replace(request, force_web_search=old_request is not None and old_request.force_web_search, note=note)
     if request.message:
         return request
-    said = await user_messages_of(connection, row.id)
-    files = [Attached(**file) for each in said for file in each.metadata.get("attachments", ())]
+    user_messages = await user_messages_of(connection, row.id)
+    files = [Attached(**file) for each in user_messages for file in each.metadata.get("attachments", ())]
     return replace(
         request,
-        message="\n\n".join(str(each.content) for each in said),
+        message="\n\n".join(str(each.content) for each in user_messages),
         attachments=tuple(dict.fromkeys(files)),
-        approves=request.approves and not any(BY_PROGRAM in each.metadata for each in said),
-        options=replace(asked.options if asked is not None else NO_OPTIONS, **request.options.given),
+        approves=request.approves and not any(BY_PROGRAM in each.metadata for each in user_messages),
+        options=replace(old_request.options if old_request is not None else NO_OPTIONS, **request.options.given),
     )
 
 
@@ -93,8 +93,8 @@ async def _leave_history(connection: AsyncConnection, session_id: str, *, from_s
     summary of what leaves, or facts to be noted from it.
     """
     branch = new_id("br", now)
-    said = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
-    left = await connection.execute(update(messages).where(*said).values(branch=branch, left_at=func.now()))
+    leaving = (messages.c.session_id == session_id, messages.c.turn_seq >= from_seq, messages.c.branch.is_(None))
+    left = await connection.execute(update(messages).where(*leaving).values(branch=branch, left_at=func.now()))
     ended = (turns.c.session_id == session_id, turns.c.seq >= from_seq, turns.c.branch.is_(None))
     await connection.execute(update(turns).where(*ended).values(branch=branch, facts_due_at=None))
     answered = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status == "completed")
@@ -107,10 +107,10 @@ async def _leave_history(connection: AsyncConnection, session_id: str, *, from_s
 
 
 async def _note_of_calls(connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool]) -> str | None:
-    """Returns what the model is told of calls in branches, if anything: those that only read or failed did nothing."""
+    """Returns the model's note on calls in branches, if any: those that only read or failed did nothing."""
     read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
-    made = await recent_references(connection, session_id, left=True, but_of=read_only)
-    lines = [listed_reference(each, ()) for each in made if each.status != "failed"]
+    references = await recent_references(connection, session_id, left=True, but_of=read_only)
+    lines = [listed_reference(each, ()) for each in references if each.status != "failed"]
     return fenced_lines(TEXTS["taken_back"], lines[:MAX_TOLD_CALLS]) if lines else None
 
 

@@ -35,14 +35,14 @@ async def start_calls(
     effects: Mapping[str, CallEffect] = MappingProxyType({}),
     also: WriteWithStart | None = None,
 ) -> None:
-    """Stores a message and its calls, which have not run. `under` has by their ids what some take of mandates, which is
-    booked in the same transaction, and so is `also` written. `effects` are by id those of calls that may have one, with
-    who said yes to them. Raises StaleTurn, and MandateSpent with nothing stored.
+    """Stores a message and its calls, which have not run. `under` has by their ids the uses of mandates, which are
+    booked in the same transaction, in which `also` writes too. `effects` has by id those of calls that may have one,
+    with who approved them. Raises StaleTurn, and MandateSpent with nothing stored.
     """
     values = message_values(claim.key, message) | held(claim.key, claim.epoch)
     values["of_plan"], values["of_step"] = (step.plan_id, step.step_id) if step else (None, None)
     values["made"] = [
-        {"id": call.id, "tool_name": call.name, "args": call.args, **_noted(under.get(call.id), effects.get(call.id))}
+        {"id": call.id, "tool_name": call.name, "args": call.args, **_notes(under.get(call.id), effects.get(call.id))}
         for call in message.tool_calls
     ]
     if also is not None or under:
@@ -57,14 +57,14 @@ async def start_calls(
         await outlast(partial(database.write, _start, values))
 
 
-def _noted(use: Use | None, effect: CallEffect | None) -> dict[str, Any]:
-    noted: dict[str, Any] = {}
+def _notes(use: Use | None, effect: CallEffect | None) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     if use is not None:
-        noted |= {"mandate_id": use.mandate_id, "granted": use.in_session, "covered": use.covered}
+        values |= {"mandate_id": use.mandate_id, "granted": use.in_session, "covered": use.covered}
     if effect is not None:
-        noted["effect"] = without_defaults(replace(effect, approved_by=None))
-        noted |= {"approval": without_defaults(effect.approved_by)} if effect.approved_by else {}
-    return noted
+        values["effect"] = without_defaults(replace(effect, approved_by=None))
+        values |= {"approval": without_defaults(effect.approved_by)} if effect.approved_by else {}
+    return values
 
 
 async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None:
@@ -76,23 +76,23 @@ def _starting() -> ReturningInsert[str]:
     fenced = sa.select(turns.c.session_id).where(*IS_HELD).with_for_update(read=True).cte("fenced")
     counted = sa.update(sessions).where(sessions.c.id == fenced.c.session_id).values(next_seq=sessions.c.next_seq + 1)
     allocated = counted.returning((sessions.c.next_seq - 1).label("seq")).cte("allocated")
-    said = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
+    message = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
     texts, objects = ("id", "tool_name", "mandate_id"), ("args", "covered", "effect", "approval")
     kinds = {**dict.fromkeys(texts, sa.Text), **dict.fromkeys(objects, JSONB), "granted": sa.Boolean}
-    given = sa.func.jsonb_to_recordset(sa.bindparam("made", type_=JSONB))
-    made = given.table_valued(*starmap(sa.column, kinds.items())).render_derived("made", with_types=True)
+    records = sa.func.jsonb_to_recordset(sa.bindparam("made", type_=JSONB))
+    calls = records.table_valued(*starmap(sa.column, kinds.items())).render_derived("made", with_types=True)
     row = {
-        **{name: made.c[name] for name in (*texts, *objects)},
-        "session_id": said.c.session_id,
-        "turn_id": said.c.turn_id,
-        "message_id": said.c.id,
+        **{name: calls.c[name] for name in (*texts, *objects)},
+        "session_id": message.c.session_id,
+        "turn_id": message.c.turn_id,
+        "message_id": message.c.id,
         "status": sa.literal("running"),
         "plan_id": sa.bindparam("of_plan", type_=sa.Text),
         "step_id": sa.bindparam("of_step", type_=sa.Integer),
-        "granted": sa.func.coalesce(made.c.granted, sa.false()),
+        "granted": sa.func.coalesce(calls.c.granted, sa.false()),
         "started_at": NEW_MESSAGE_COLUMNS["created_at"],
     }
-    rows = sa.select(*row.values()).select_from(said.join(made, sa.true()))
+    rows = sa.select(*row.values()).select_from(message.join(calls, sa.true()))
     return sa.insert(tool_calls).from_select(list(row), rows).returning(tool_calls.c.id)
 
 

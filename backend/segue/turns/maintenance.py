@@ -1,4 +1,4 @@
-"""What every process looks after beside its own turns: turns without a process, and rows that have expired.
+"""The upkeep of every process beside its own turns: turns without a process, and rows that have expired.
 
 One search, which needs only Postgres, finds turns of a dead process, jobs that Redis lost and cancellations that were
 not carried out. Rows are deleted in small batches with SKIP LOCKED, so processes do not wait for each other.
@@ -63,7 +63,7 @@ async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, tak
 
 
 async def _tried(work: Awaitable[Tried], log_failed: str, **ids: str) -> Tried | None:
-    """Returns None if the work raises: that is logged, and keeps nothing else from being done."""
+    """Returns None if the work raises: the error is logged, and the other work goes on."""
     [done] = await asyncio.gather(work, return_exceptions=True)
     if isinstance(done, BaseException):
         log.warning(log_failed, error=done.code if isinstance(done, AppError) else type(done).__name__, **ids)
@@ -134,7 +134,7 @@ async def _sweep(deps: TurnDeps) -> None:
 
 
 async def _drop_idle(deps: TurnDeps, days: int) -> int:
-    """Deletes MOST_SESSIONS at most, and returns how many. One that cannot be deleted keeps no other."""
+    """Deletes MOST_SESSIONS at most, and returns how many. One that cannot be deleted holds up no other."""
     tried, deleted = list[str](), 0
     for number in range(MOST_SESSIONS):
         deleted += bool(await _tried(_drop_longest_idle(deps, days, tried), "session_not_deleted"))

@@ -53,8 +53,8 @@ class Presence:
         self.worker = self._unlocked = f"{self._host}:{self._pid}"
 
     async def keep(self) -> None:
-        """Holds the lock, and shortens the leases of processes that hold theirs no more. Returns after `close`; a task
-        that is cancelled instead may leave its connection open.
+        """Holds the lock, and shortens the leases of processes that no longer hold theirs. Returns after `close`; a
+        task that is cancelled instead may leave its connection open.
         """
         while not self._closing.is_set():
             again_in_s = LOOK_EVERY_S
@@ -78,7 +78,7 @@ class Presence:
         await _wait(self._tried, at_most_s=START_WITHIN_S)
 
     def close(self) -> None:
-        """Lets go of the lock, for a process that runs no turns any more."""
+        """Releases the lock, for a process that no longer runs turns."""
         self._closing.set()
 
     async def wait_for_lapse(self, *, at_most_s: float) -> None:

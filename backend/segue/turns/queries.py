@@ -1,4 +1,4 @@
-"""What is read of turns: by owner, by the event log, and by operators. Ages are by the database's clock, as leases."""
+"""Reads of turns: by owner, by the event log, and by operators. Ages are by the database's clock, as leases."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -59,7 +59,7 @@ class OpenTurn:
 
 
 async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.Turn:
-    """Returns the turn that read its message in place of one that never ran. Raises NotFound, also to other owners."""
+    """Returns a turn, or the one that read its message if it never ran. Raises NotFound, also to other owners."""
     found = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id)
     found = found.where(turns.c.id == _reader_of(turn_id), sessions.c.owner == owner)
     # Not in the statement: PostgreSQL would look through the session's turns for it, as most sessions have few.
@@ -97,31 +97,31 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
 
 async def asks_for_json(connection: AsyncConnection, turn_id: str) -> bool:
     """Returns whether the client asked for an answer that fits its schema."""
-    asked = request_of(await connection.scalar(select(turns.c.request).where(turns.c.id == turn_id)), turn_id)
-    return asked is not None and asked.options.output_schema is not None
+    request = request_of(await connection.scalar(select(turns.c.request).where(turns.c.id == turn_id)), turn_id)
+    return request is not None and request.options.output_schema is not None
 
 
 async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
-    """Returns the messages with what is known of them: a button's decision, the model that spoke, what it was told with
-    them, what the user thinks of them, the mandate that a call ran under.
+    """Returns the messages with their metadata: a button's decision, the model that answered, the notes it got with
+    them, the user's feedback, the mandate that a call ran under.
     """
     of_report = (turns.c.report[name].as_string().label(name) for name in session.SHOWN_OF_REPORT)
     lists = (turns.c.report[name].label(name) for name in ("sources", "effects"))
     columns = (turns.c.id, turns.c.request, *lists, *of_report)
     statement = select(*columns).where(turns.c.id.in_({each.turn_id for each in listed}))
     found = {row.id: row for row in await connection.execute(statement)}
-    said = await feedback_on(connection, [each.id for each in listed])
+    feedback = await feedback_on(connection, [each.id for each in listed])
     allowed = await allowed_among(connection, [each.tool_call_id for each in listed if each.tool_call_id])
-    made = await effects_of_turns(connection, found)
+    ended = await effects_of_turns(connection, found)
     read = reader(tuple[TurnEffect, ...])
     held = {of: readable(read, row.effects, "turns", of) or () for of, row in found.items() if row.effects}
-    changed = {of: session.with_held(made.get(of, ()), held.get(of, ())) for of in made.keys() | held.keys()}
+    changed = {of: session.with_held(ended.get(of, ()), held.get(of, ())) for of in ended.keys() | held.keys()}
     last = await final_messages(connection, list(changed)) if changed else {}
     effects = {each.id: changed[of] for of, each in last.items()}
 
     def shown(each: session.Message) -> session.Message:
         under, turn = allowed.get(each.tool_call_id or "", {}), found.get(each.turn_id)
-        metadata = each.metadata | _metadata(each, turn) | said.get(each.id, {}) | under
+        metadata = each.metadata | _metadata(each, turn) | feedback.get(each.id, {}) | under
         return replace(each, metadata=metadata, sources=_sources(each, turn), effects=effects.get(each.id, ()))
 
     return list(map(shown, listed))
@@ -134,7 +134,7 @@ def _sources(message: session.Message, turn: Row[Any] | None) -> tuple[session.S
 
 
 async def with_turns(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
-    """Returns the messages, of which those that stand for their turns are a MessageOfTurn."""
+    """Returns the messages, those that stand for their turns as MessageOfTurn."""
     ids = {each.turn_id for each in listed}
     found = {row.id: row for row in await connection.execute(select(turns).where(turns.c.id.in_(ids)))}
     answers = await final_messages(connection, list(ids))
@@ -180,26 +180,26 @@ def _metadata(message: session.Message, turn: Row[Any] | None) -> dict[str, Any]
 
 
 def _of_button(message: session.Message, request: TurnRequest) -> dict[str, Any]:
-    """Returns what a button decided, nothing for a message that was typed."""
+    """Returns a button's decision as metadata, empty for a message that was typed."""
     if not (request.decided_plan_id or request.amends):
         return {}
     plan_id, version = request.shown_plan or (None, None)
     decision = "amend" if request.amends else decision_of(message.content)
-    more = {"args_changed": request.args_changed, "remember": request.remember, "by": request.decided_by}
-    said = {"decision": decision, "plan_id": request.decided_plan_id or plan_id, "plan_version": version}
-    return said | {name: value for name, value in more.items() if value}
+    optional = {"args_changed": request.args_changed, "remember": request.remember, "by": request.decided_by}
+    fields = {"decision": decision, "plan_id": request.decided_plan_id or plan_id, "plan_version": version}
+    return fields | {name: value for name, value in optional.items() if value}
 
 
 async def turn_of_key(
     connection: AsyncConnection, owner: str, session_id: str, key: str
 ) -> Row[*tuple[Any, ...]] | None:
-    """Returns what admission asks of the session's turn under an idempotency key; None if it has none."""
-    asked = turns.alias("asked")
+    """Returns the fields that admission needs of the session's turn under an idempotency key; None if it has none."""
+    first = turns.alias("asked")
     statement = (
-        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, asked.c.body_hash, turns.c.branch)
-        .join(asked, turns.c.id == func.coalesce(asked.c.read_by, asked.c.id))
+        select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.status, turns.c.error, first.c.body_hash, turns.c.branch)
+        .join(first, turns.c.id == func.coalesce(first.c.read_by, first.c.id))
         .join(sessions, sessions.c.id == turns.c.session_id)
-        .where(asked.c.session_id == session_id, asked.c.idempotency_key == key, sessions.c.owner == owner)
+        .where(first.c.session_id == session_id, first.c.idempotency_key == key, sessions.c.owner == owner)
     )
     return (await connection.execute(statement)).one_or_none()
 
@@ -236,8 +236,8 @@ async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[A
 async def groups_of_last(connection: AsyncConnection, session_id: str) -> tuple[str, ...]:
     """Returns the groups that the user was in with the newest turn in the session's history."""
     last = await last_in_history(connection, session_id)
-    asked = request_of(last.request, last.id) if last else None
-    return asked.origin.groups if asked else ()
+    request = request_of(last.request, last.id) if last else None
+    return request.origin.groups if request else ()
 
 
 async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str | None) -> str | None:
@@ -301,8 +301,8 @@ async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[
     reports = {row.id: report for row in rows if (report := report_of(row))}
     messages = await final_messages(connection, list(reports)) if reports else {}
     calls = await calls_of_turns(connection, list(reports)) if reports else {}
-    for turn_id, made in (await effects_of_turns(connection, calls) if calls else {}).items():
-        reports[turn_id] = replace(reports[turn_id], effects=session.with_held(made, reports[turn_id].effects))
+    for turn_id, effects in (await effects_of_turns(connection, calls) if calls else {}).items():
+        reports[turn_id] = replace(reports[turn_id], effects=session.with_held(effects, reports[turn_id].effects))
     return [_turn(row, reports.get(row.id), messages.get(row.id), calls.get(row.id, ())) for row in rows]
 
 

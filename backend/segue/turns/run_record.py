@@ -1,7 +1,7 @@
-"""What a run of a turn did and took, even one that fails: counted from its events, then logged, observed and stored.
+"""The record of a turn's run, even of one that fails: counted from its events, then logged, observed and stored.
 
 `turns.run` holds arrays without trailing defaults, since few are read. While a turn runs for longer than LONG_S, its
-process reports it in Redis: for people only, nothing is decided by it, and a plain turn pays nothing.
+process reports it in Redis: for people only. Nothing depends on it, and a plain turn pays nothing.
 """
 
 import asyncio
@@ -151,8 +151,8 @@ def outcome_of(error: AppError | None) -> telemetry.TurnOutcome:
 def record_end(observe: telemetry.Observe, turn: session.TurnKey, ended: telemetry.TurnEnded, **fields: object) -> None:
     """Logs the one line that every turn ends with, and observes its numbers."""
     write = log.warning if ended.outcome == "failed" else log.info
-    told = {"session_id": turn.session_id, "turn_id": turn.turn_id, "outcome": ended.outcome, "code": ended.code}
-    write("turn_finished", **told, **fields)
+    ids = {"session_id": turn.session_id, "turn_id": turn.turn_id, "outcome": ended.outcome, "code": ended.code}
+    write("turn_finished", **ids, **fields)
     observe(ended)
 
 
@@ -235,7 +235,7 @@ def _cut(kind: type[StoredNode | StoredCall | StoredRun], members: Mapping[str, 
 
 
 def run_of(row: Row[Any]) -> StoredRun | None:
-    """Returns None for a turn without one, or one that cannot be read."""
+    """Returns the run of a turn; None if it has none, or one that cannot be read."""
     return None if row.run is None else readable(reader(StoredRun), row.run, "turns", row.id)
 
 
@@ -245,14 +245,14 @@ def prompt_of(row: Row[Any], report: session.TurnReport) -> session.PromptReport
 
 
 def run_failed(run: telemetry.RunTimeline) -> dict[str, Any]:
-    """Returns the columns of a turn that say what its last run did, if it has no report."""
+    """Returns the columns of a turn that record its last run, if it has no report."""
     used = literal(without_defaults(telemetry.RunTimeline(usage=run.usage)), JSONB)
     timeline = func.coalesce(turns.c.timeline, literal({}, JSONB)).op("||")(used)
     return {"run": literal(stored_run(run), turns.c.run.type), "timeline": timeline}
 
 
 def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[str, Any]:
-    """Returns the same after an attempt that was not the last."""
+    """Returns those columns after an attempt that was not the last."""
     attempt = func.jsonb_build_object(
         *("instance", turns.c.worker, "epoch", turns.c.epoch, "started_at", turns.c.started_at),
         *("ended_at", at, "why", why),
@@ -264,8 +264,8 @@ def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[st
 
 
 async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before: datetime) -> int:
-    """Forgets what turns did when that ended before then, and returns of how many. Looks at the next DETAILS_BATCH
-    turns in the order of their ids, which no index of details would pay for; Redis knows up to which one that was done.
+    """Forgets the records of turns that ended before then, and returns how many. Looks at the next DETAILS_BATCH turns
+    in the order of their ids, which no index of details would pay for; Redis knows up to which one that was done.
     """
     done = await cache.get_json(DETAILS_DROPPED_KEY)
     after = done if isinstance(done, str) else ""
@@ -305,7 +305,7 @@ class TurnActivity:
 
 @dataclass(frozen=True, slots=True)
 class ActivityReport:
-    """What a process has reported last, and when."""
+    """The last report of a process, and its time."""
 
     at: AwareDatetime
     turns: dict[str, TurnActivity]

@@ -49,14 +49,14 @@ Stop = Literal["cancelled", "handed_back", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended without an answer: its `error`, None to queue it again. `said` is how its user stopped it."""
+    """How a run ended without an answer: its `error`, None to queue it again. `cut_off` is what a user stopped."""
 
     claim: Claim
     error: AppError | None
     metrics: TurnMetrics
     account: Account
     timeline: RunTimeline
-    said: NewMessage | None = None
+    cut_off: NewMessage | None = None
 
 
 class UnstoredEnds:
@@ -77,7 +77,8 @@ class UnstoredEnds:
         except StatementError as refused:  # as it would be again; if the other one is too, recovery ends the turn
             log.warning("end_refused", turn_id=end.claim.key.turn_id, error=type(refused.orig).__name__)
             if end.error is None or end.error.code != "internal_error":
-                await self.add(replace(end, error=turn_errors.of("internal_error"), timeline=RunTimeline(), said=None))
+                failed = turn_errors.of("internal_error")
+                await self.add(replace(end, error=failed, timeline=RunTimeline(), cut_off=None))
 
     def has(self, session_id: str) -> bool:
         """Whether an end of a turn of the session is kept."""
@@ -101,7 +102,7 @@ class UnstoredEnds:
                 error = turn_errors.cancelled()
             if error is not None:
                 ended = await terminations.end_turn(
-                    connection, claim, error, now=deps.clock(), timeline=end.timeline, said=end.said
+                    connection, claim, error, now=deps.clock(), timeline=end.timeline, cut_off=end.cut_off
                 )
         if error is None:
             log.warning("turn_queued_again", turn_id=claim.key.turn_id, attempts=claim.attempt)
@@ -149,7 +150,7 @@ class TurnRun:
         self._task: asyncio.Task[session.ChatAnswer | None] | None = None
         self._finishing = False
         self._began = time.monotonic()
-        self._said: NewMessage | None = None
+        self._cut_off: NewMessage | None = None
         self._thought = ""
         speaker = deps.agents.speaker(claim.agent, claim.owner, claim.request.origin.groups)
         self._speaker = speaker.answering_with(claim.request.options.model)
@@ -164,10 +165,10 @@ class TurnRun:
 
     def activity(self) -> TurnActivity | None:
         """Returns None for a run that is younger than LONG_S."""
-        asked, clock = self._model.waits_for, time.monotonic()
+        pending, clock = self._model.waits_for, time.monotonic()
         if clock - self._began < LONG_S:
             return None
-        waits = ModelWait(asked[0], self._deps.clock() - timedelta(seconds=clock - asked[1])) if asked else None
+        waits = ModelWait(pending[0], self._deps.clock() - timedelta(seconds=clock - pending[1])) if pending else None
         return TurnActivity(self.claim.epoch, self._metrics.node, waits, self._metrics.timeline())
 
     def start(self) -> asyncio.Task[session.ChatAnswer | None]:
@@ -246,8 +247,8 @@ class TurnRun:
         def emit(event: Event) -> None:
             self._metrics.count(event)
             if isinstance(event, TextEnded) and event.cut_off:
-                said = clean(event.cut_off)
-                self._said = NewMessage("assistant", said, deps.clock(), id=event.message_id, cut_off=True)
+                text = clean(event.cut_off)
+                self._cut_off = NewMessage("assistant", text, deps.clock(), id=event.message_id, cut_off=True)
             if isinstance(event, ReasoningAdded) and len(self._thought) < MAX_REASONING_CHARS:
                 self._thought += event.text
             if isinstance(event, ReasoningEnded):
@@ -334,8 +335,8 @@ class TurnRun:
         if self._model.last_request is None:
             return None
         (messages, tools), deps = self._model.last_request, self._deps
-        asked = partial(request_parts, state["prompt_parts"], messages, deps.tool_tokens(tools), deps.count)
-        return await asyncio.to_thread(asked) if state.get("tool_calls") else asked()  # results may be megabytes
+        parts = partial(request_parts, state["prompt_parts"], messages, deps.tool_tokens(tools), deps.count)
+        return await asyncio.to_thread(parts) if state.get("tool_calls") else parts()  # results may be megabytes
 
     async def _store_answer(self, state: TurnState, report: session.TurnReport) -> session.Message:
         note = TEXTS["by_service"].strip() if report.written_by else None
@@ -372,5 +373,5 @@ class TurnRun:
         """Ends the turn with an error, or queues it again. The session's memory in Redis goes: it lacks this turn."""
         timeline = self._metrics.timeline(self._metrics.stop())
         await short_term.forget(self._deps.cache, self.claim.key.session_id)
-        said = self._said if self.stopped == "cancelled" else None
-        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, timeline, said))
+        cut_off = self._cut_off if self.stopped == "cancelled" else None
+        await self._unstored.add(RunEnd(self.claim, error, self._metrics, self._account, timeline, cut_off))

@@ -2,7 +2,7 @@
 
 The transaction that stores the turn of a due moment moves its schedule on, if no other process has, so each moment is
 one turn. A process looks at a schedule under a lease, when it is due and until its last turn has ended well or its
-owner was told. Times are PostgreSQL's.
+owner was notified. Times are PostgreSQL's.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class Rule:
         return next(self._after(moment), None)
 
     def check(self, now: datetime, *, min_interval_s: float) -> datetime:
-        """Returns when it is due first. Raises InvalidRequest if it is none, is never due, or is due too often."""
+        """Returns when it is due first. Raises InvalidRequest if it is no rule, is never due, or is due too often."""
         try:
             if self.rrule is not None:
                 _check_parts(self.rrule)
@@ -169,7 +169,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that is said at set times."""
+    """A message that is sent at set times."""
 
     id: Annotated[str, doc("Begins with `sch_`.")]
     session_id: Annotated[str | None, doc("Where it is said; null for a new session each time.")]
@@ -197,31 +197,31 @@ async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> da
 
 
 async def make_schedule(
-    connection: AsyncConnection, owner: str, given: Mapping[str, Any], *, first: datetime, most: int, now: datetime
+    connection: AsyncConnection, owner: str, columns: Mapping[str, Any], *, first: datetime, limit: int, now: datetime
 ) -> str:
     """Stores a schedule of these columns, which is due `first`. Returns its id. Raises NotFound for the session,
-    AppError `too_many_unattended` beyond `most` that have not ended.
+    AppError `too_many_unattended` beyond `limit` that have not ended.
     """
-    if given["session_id"] is not None:
-        await check_session(connection, owner, given["session_id"])
+    if columns["session_id"] is not None:
+        await check_session(connection, owner, columns["session_id"])
     has_ended, mine = schedules.c.status == "ended", schedules.c.owner == owner
     is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
     await connection.execute(delete(schedules).where(mine, has_ended, is_old))
-    await check_room(connection, schedules, owner, ~has_ended, most=most)
+    await check_room(connection, schedules, owner, ~has_ended, limit=limit)
     due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
-    made = insert_once(schedules).values({**due, **given, "owner": owner, "created_at": func.now()})
-    await connection.execute(made.on_conflict_do_nothing())  # a promise that is made again has its id
-    return str({**due, **given}["id"])
+    statement = insert_once(schedules).values({**due, **columns, "owner": owner, "created_at": func.now()})
+    await connection.execute(statement.on_conflict_do_nothing())  # a promise that is made again has its id
+    return str({**due, **columns}["id"])
 
 
 async def check_room(
-    connection: AsyncConnection, table: Table, owner: str, *counted: ColumnElement[bool], most: int
+    connection: AsyncConnection, table: Table, owner: str, *counted: ColumnElement[bool], limit: int
 ) -> None:
-    """Lets one row be stored that makes at most `most` of the owner's. Raises AppError `too_many_unattended`."""
+    """Lets one row be stored that makes at most `limit` of the owner's. Raises AppError `too_many_unattended`."""
     await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
     count = select(func.count()).select_from(table).where(table.c.owner == owner, *counted)
-    if (await connection.scalar(count) or 0) >= most:
-        detail = f"You may have {most} {table.name} ({table.name.upper()}_PER_USER). Delete one that you do not need."
+    if (await connection.scalar(count) or 0) >= limit:
+        detail = f"You may have {limit} {table.name} ({table.name.upper()}_PER_USER). Delete one that you do not need."
         raise AppError("too_many_unattended", status=409, title=f"Too many {table.name}", detail=detail)
 
 
@@ -287,7 +287,7 @@ async def begin_unattended(
 async def begin_now(
     connection: AsyncConnection, turn_id: str, *, owner: str, schedule_id: str, now: datetime
 ) -> Admitted:
-    """Says the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
+    """Sends the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
     row = await lock_schedule(connection, owner, schedule_id)
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
     await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
@@ -295,7 +295,7 @@ async def begin_now(
 
 
 async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
-    """Says the message of a schedule, by its row, once for a `moment`."""
+    """Sends the message of a schedule, by its row, once for a `moment`."""
     once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
     note = TEXTS["unattended"]
     if row.made_by == "promise":
@@ -306,9 +306,9 @@ async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: st
 
 
 def unattended(row: Any, turn_id: str, once: Once, note: str) -> ChatRequest:
-    """Returns what a schedule or a trigger says. It is a program's: a yes in it is none."""
-    said: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
-    return ChatRequest(row.message, once=once, turn_id=turn_id, origin=Origin(groups=tuple(row.groups)), **said)
+    """Returns the request of a schedule or a trigger. A program sends it: a yes in it is none."""
+    options: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
+    return ChatRequest(row.message, once=once, turn_id=turn_id, origin=Origin(groups=tuple(row.groups)), **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,14 +364,14 @@ class Schedules:
             log.info("schedule_left_out", due_at=str(job.next_at), why=why, **self.ids(job))
             return await self._move(job, look_at=_sooner(job, LOOK_S, following) if leaves_out else following, **on)
         try:
-            begun = await self.turns.begin(job.owner, job.message, partial(self._begin, job, due, on))
+            admitted = await self.turns.begin(job.owner, job.message, partial(self._begin, job, due, on))
         except KeyTaken:  # such as in a store that was restored
             return await self._move(job, look_at=following, **on)
-        if begun is None:
+        if admitted is None:
             log.info("schedule_waited_for_another", **self.ids(job))
         else:
-            log.info("schedule_begun", due_at=str(due), turn_id=begun.turn.turn_id, **self.ids(job))
-        return begun is not None
+            log.info("schedule_begun", due_at=str(due), turn_id=admitted.turn.turn_id, **self.ids(job))
+        return admitted is not None
 
     async def _begin(
         self, job: Row[Any], due: datetime, on: Mapping[str, Any], connection: AsyncConnection, turn_id: str
@@ -385,12 +385,12 @@ class Schedules:
     async def _try_again(self, job: Row[Any], last: Row[Any]) -> bool:
         """Returns False if the turn is no longer one that can be run again. A try that a cap refuses costs none."""
         try:
-            begun = await self.turns.begin(job.owner, "", partial(self._begin_again, job, last), again=last.id)
+            admitted = await self.turns.begin(job.owner, "", partial(self._begin_again, job, last), again=last.id)
         except AppError as error:
             if error.code != "cannot_retry":
                 raise
             return False
-        if begun is not None:
+        if admitted is not None:
             log.info("schedule_tried_again", turn_id=last.id, tries=job.retries - job.tries_left + 1, **self.ids(job))
         return True
 
@@ -418,7 +418,7 @@ class Schedules:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What the assistant has promised: schedules of the session in which it did. `says` asks what the user has said."""
+    """The assistant's promises: schedules of the session in which it made them. `says` reads the user's messages."""
 
     database: Database
     settings: TurnSettings
@@ -431,13 +431,13 @@ class Promised:
             return None
         rule = Rule(None if rrule else at, None, rrule, context.time_zone, until, at)
         first = await check_rule(rule, self.settings, now=context.now)
-        given = asdict(rule) | {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
-        given |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
-        given |= {"session_id": context.session_id, "made_by": "promise"}
+        columns = asdict(rule) | {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
+        columns |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
+        columns |= {"session_id": context.session_id, "made_by": "promise"}
         async with self.database.transaction() as connection:
-            given["groups"] = list(await groups_of_last(connection, context.session_id))
-            most, now = self.settings.schedules_per_user, context.now
-            return await make_schedule(connection, context.owner, given, first=first, most=most, now=now), first
+            columns["groups"] = list(await groups_of_last(connection, context.session_id))
+            limit, now = self.settings.schedules_per_user, context.now
+            return await make_schedule(connection, context.owner, columns, first=first, limit=limit, now=now), first
 
     async def end(self, context: ToolContext, promise_id: str) -> bool:
         is_it = (schedules.c.id == promise_id, schedules.c.owner == context.owner, schedules.c.made_by == "promise")
@@ -453,7 +453,7 @@ async def _moved(connection: AsyncConnection, /, job: Row[Any], **values: Any) -
 
 
 def _moments(job: Row[Any]) -> tuple[datetime | None, datetime | None]:
-    """Returns the moment that a schedule is to be said for now, None if that was missed, and the next one to come."""
+    """Returns the moment for which a schedule is sent now, None if that was missed, and the next one to come."""
     due, rule = job.next_at, Rule(**{name: getattr(job, name) for name in Rule.__slots__})
     has_waited = job.overlap == "queue" and job.tries_left is not None  # for the last turn
     if job.missed == "skip" and job.now - due > LATE and not has_waited:

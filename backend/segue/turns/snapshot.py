@@ -1,4 +1,4 @@
-"""What a turn starts from: history, results, facts, plans, short-term memory (rebuilt if Redis lost it). Only reads."""
+"""The snapshot a turn starts from: history, results, facts, plans, short-term memory (rebuilt if Redis lost it)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not e
 
 @dataclass(frozen=True, slots=True)
 class _InStores:
-    """What the stores have of a session. `known` are its recent results, `in_view` the bytes of those that the model is
+    """A session as the stores have it. `known` are its recent results, `in_view` the bytes of those that the model is
     about to see at least as references, by tool call, and `kept` those of them that are small and still there.
     """
 
@@ -67,8 +67,8 @@ async def load_context(
     now: datetime,
     coming: Message | None = None,
 ) -> TurnInput:
-    """Returns the snapshot that a turn starts from, for who answers it with which tools. `coming` is the user's message
-    if it is not stored. Raises Unreadable if the turn's own message or plan cannot be read.
+    """Returns the snapshot that a turn starts from, for its agent and tools. `coming` is the user's message if it is
+    not stored. Raises Unreadable if the turn's own message or plan cannot be read.
     """
     guard, chooser = tools
     instructions = _instructions(speaker, guard, claim)  # before the chooser adds tools of its own
@@ -103,7 +103,7 @@ async def load_context(
         answered_turn_id=claim.answered_turn_id,
         answered=_answered(stored.messages, opening, claim.answered_turn_id),
         language=claim.request.language,
-        said=_said(stored.messages),
+        language_texts=_language_texts(stored.messages),
         earlier=stored.earlier,
     )
 
@@ -153,9 +153,9 @@ async def _content(
     facts: Sequence[Memory],
     instructions: Instructions,
 ) -> SessionContent:
-    """Returns what the prompt is made of, and chooses the tools of the turn."""
+    """Returns the content of the prompt, and chooses the tools of the turn."""
     opening, kept = stored.opening(claim.key.turn_id), stored.kept
-    inline = _inline(stored, claim.key.turn_id, most=deps.settings.fresh_result_bytes) if kept else {}
+    inline = _inline(stored, claim.key.turn_id, max_bytes=deps.settings.fresh_result_bytes) if kept else {}
     plan = in_question.plan if (in_question := stored.pending or stored.decided) else None
     tool_tokens = await chooser.choose(_tool_needs(str(opening.content), stored.messages, stored.known, plan))
     later_tools = chooser.definitions()
@@ -180,7 +180,7 @@ async def _content(
 
 
 def _instructions(speaker: Speaker, guard: ToolGuard, claim: Claim) -> Instructions:
-    """Returns what the agent is told in the turn, of the tools that the turn may use too."""
+    """Returns the agent's instructions for the turn, also on the tools that the turn may use."""
     specs, settings = [tool.spec for tool in guard.tools().values()], speaker.settings
     confirmation = confirmation_line(specs, settings.confirm, has_rule=settings.before_call is not None)
     is_gone, from_client = speaker.id != claim.agent, claim.request.options.instructions
@@ -215,7 +215,7 @@ def _answered(window: Sequence[Message], opening: Message, turn_id: str | None) 
     return None
 
 
-def _said(window: Sequence[Message]) -> tuple[str, ...]:
+def _language_texts(window: Sequence[Message]) -> tuple[str, ...]:
     """Returns the texts, the user's before the assistant's, the newest first."""
     texts = [(message.role, message.content) for message in reversed(window) if isinstance(message.content, str)]
     return tuple(text for _, text in sorted(texts, key=lambda each: each[0] != "user"))
@@ -231,15 +231,15 @@ def _beyond_summary(stored: StoredWindow, known: Sequence[Reference]) -> tuple[R
     return tuple(reference for reference in known if reference.tool_call_id in in_window)
 
 
-def _inline(stored: _InStores, turn_id: str, *, most: int) -> dict[str, str]:
-    """Returns the small successful results of ended turns by tool call: of each turn the first, up to `most`."""
+def _inline(stored: _InStores, turn_id: str, *, max_bytes: int) -> dict[str, str]:
+    """Returns the small successful results of ended turns by tool call: of each turn the first, up to `max_bytes`."""
     inline: dict[str, str] = {}
     room: dict[str, int] = {turn_id: 0}
     for message in stored.messages:
         if not isinstance(message.content, dict) or message.content["status"] != "succeeded":
             continue
         result = stored.kept.get(message.content["tool_call_id"])
-        left = room.get(message.turn_id, most)
+        left = room.get(message.turn_id, max_bytes)
         if result is not None and result.content is not None and message.content["size_bytes"] <= left:
             room[message.turn_id] = left - message.content["size_bytes"]
             inline[message.content["tool_call_id"]] = result.shown_text()
@@ -275,7 +275,7 @@ async def _rebuild(
     ttl_s: int,
     now: datetime,
 ) -> tuple[short_term.ShortTermMemory | None, int]:
-    """Makes what Redis would still hold from its rows. Returns `(None, 0)` if there is nothing or its time is up."""
+    """Rebuilds from rows the memory that Redis would still hold. Returns `(None, 0)` if there is none or it expired."""
     left_s = int((last.finished_at + timedelta(seconds=ttl_s) - now).total_seconds())
     if left_s <= 0:
         return None, 0

@@ -49,7 +49,7 @@ NO_ORIGIN = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """An idempotency key and the digest of what was asked under it."""
+    """An idempotency key and the digest of the request under it."""
 
     key: str
     body_hash: str
@@ -82,9 +82,9 @@ class ChatRequest:
     attachments: tuple[Attached, ...] = ()  # their files
 
 
-def once(key: str | None, *asked: str | int) -> Once | None:
-    """Two requests are the same if their key and what they ask are; how the answer is delivered does not count."""
-    return Once(key, digest_of_json(asked)) if key is not None else None
+def once(key: str | None, *parts: str | int) -> Once | None:
+    """Two requests are the same if their keys and contents are; how the answer is delivered does not count."""
+    return Once(key, digest_of_json(parts)) if key is not None else None
 
 
 def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
@@ -147,7 +147,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
 
 
 def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
-    """Reads of the session what a claim reads; its title and the number of its messages are those of from now on."""
+    """Reads the session as a claim does; its title and the number of its messages include the new message."""
     owned, turn, inserted = _begin(claims=True)
     message = inserted.cte("message")
     of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
@@ -199,15 +199,15 @@ def _accepting(
 ) -> tuple[dict[str, Any], str]:
     """Returns the parameters of the statement that accepts a message, and the id of its turn."""
     turn_id = request.turn_id or new_id("turn", now)
-    said = history.NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
-    said = replace(said, by_program=not request.approves)
-    message = history.message_values(TurnKey(session_id, turn_id, 0), said)
-    asked = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
+    user_message = history.NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
+    user_message = replace(user_message, by_program=not request.approves)
+    message = history.message_values(TurnKey(session_id, turn_id, 0), user_message)
+    stored_request = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
-    given = {"caller": owner, "asked": without_defaults(asked), "room": room, "key": key, "body": body_hash}
-    told = request.message if request.approves else ""
-    given |= {"tells_facts": may_state_facts(told), "first_words": first_words(request.message)}
-    return given | message, turn_id
+    values = {"caller": owner, "asked": without_defaults(stored_request), "room": room, "key": key, "body": body_hash}
+    stated = request.message if request.approves else ""
+    values |= {"tells_facts": may_state_facts(stated), "first_words": first_words(request.message)}
+    return values | message, turn_id
 
 
 _FENCE = sa.select(turns.c.id).where(*IS_HELD).with_for_update(read=True)

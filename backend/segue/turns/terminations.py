@@ -40,7 +40,7 @@ WhyRequeued = Literal["handed_back", "storage_lost", "process_lost"]
 
 @dataclass(frozen=True, slots=True)
 class NeglectedTurn:
-    """A turn to recover. `left_s` is what is left of its time if it is `running`."""
+    """A turn to recover. `left_s` is the rest of its time if it is `running`."""
 
     key: TurnKey
     owner: str
@@ -58,11 +58,11 @@ async def end_turn(
     *,
     now: datetime,
     timeline: RunTimeline | None = None,
-    said: NewMessage | None = None,
+    cut_off: NewMessage | None = None,
 ) -> tuple[AppError, list[CallEnded]] | None:
-    """Ends a running turn with an error, and stores what was `said` until then. Returns the error as every reader of
-    the turn gets it, and the calls that ended with it; None if the claim no longer holds or, of a neglected turn, if
-    its lease was renewed or another process has recovered it. Several statements: to be called in a transaction.
+    """Ends a running turn with an error, and stores its `cut_off` message. Returns the error as every reader of the
+    turn gets it, and the calls that ended with it; None if the claim no longer holds or, of a neglected turn, if its
+    lease was renewed or another process has recovered it. Several statements: to be called in a transaction.
     """
     is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
     values, is_told = held(turn.key, turn.epoch), outbox_of(connection) is not None
@@ -76,15 +76,15 @@ async def end_turn(
     if error.code == turn_errors.CANCELLED:
         error = await note_approval(connection, turn.key.turn_id)
     calls = await _end_calls(connection, turn.key, now=now)
-    if said is not None:
-        await append_message(connection, turn.key, said)
+    if cut_off is not None:
+        await append_message(connection, turn.key, cut_off)
     return error, calls
 
 
 def _approved_step() -> sa.Select[tuple[str | None]]:
     """A grant is gone once its step starts, and its call is the first that the turn makes for the plan."""
-    asked = turns.c.request
-    of_plan = sa.func.coalesce(asked["decided_plan_id"].as_string(), asked["shown_plan"][0].as_string())
+    request = turns.c.request
+    of_plan = sa.func.coalesce(request["decided_plan_id"].as_string(), request["shown_plan"][0].as_string())
     calls = sa.select(tool_calls.c.status).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.plan_id == plans.c.id)
     first = calls.order_by(tool_calls.c.id).limit(1).scalar_subquery()
     unused = plans.c.taken_on_by.is_distinct_from(turns.c.id) | (plans.c.granted_to == turns.c.id)
@@ -98,13 +98,13 @@ _APPROVED_STEP = _approved_step()
 
 
 async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
-    """Returns what a turn that was cancelled has ended with, with what became of the step that a yes was for, and
-    stores it unless the turn runs again. To be called once it has ended: until then another process may begin the step.
+    """Returns the error of a cancelled turn, with the outcome of the step that a yes was for, and stores it unless the
+    turn runs again. To be called once it has ended: until then another process may begin the step.
     """
     error = turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
     if error.extra:
-        told, is_over = {"error": error_row(error), "error_extra": error.extra}, turns.c.status == "cancelled"
-        await connection.execute(sa.update(turns).where(turns.c.id == turn_id, is_over).values(told))
+        values, is_over = {"error": error_row(error), "error_extra": error.extra}, turns.c.status == "cancelled"
+        await connection.execute(sa.update(turns).where(turns.c.id == turn_id, is_over).values(values))
     return error
 
 
@@ -112,8 +112,8 @@ async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetim
     """Gives every call of the history an answer: of one whose turn ended first, that its outcome is unknown."""
     ended = []
     for reference in await unanswered_calls(connection, turn.turn_id):
-        told = NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
-        ended.append(CallEnded(reference, await append_message(connection, turn, told)))
+        message = NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
+        ended.append(CallEnded(reference, await append_message(connection, turn, message)))
         await append_receipt(connection, reference.tool_call_id)
     return ended
 
@@ -146,8 +146,8 @@ async def requeue(
     """Queues a running turn again; it costs an attempt unless it is `handed_back`. Returns False if it is cancelled or
     not held; if the `process_lost` it, also if its lease was renewed or another process has recovered it.
     """
-    ways = {"by_owner": why != "process_lost", "free": why == "handed_back", "why": why, "timeout_s": timeout_s}
-    return (await connection.execute(_REQUEUE, held(turn.key, turn.epoch) | ways)).one_or_none() is not None
+    options = {"by_owner": why != "process_lost", "free": why == "handed_back", "why": why, "timeout_s": timeout_s}
+    return (await connection.execute(_REQUEUE, held(turn.key, turn.epoch) | options)).one_or_none() is not None
 
 
 _IS_OVERDUE = turns.c.cancel_requested_at < sa.func.now() - timedelta(seconds=CANCEL_WITHIN_S)
@@ -187,7 +187,7 @@ async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> l
 
 def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
     """Puts a failed or cancelled turn back as a crash leaves one, with all its time and attempts. Its open calls are
-    open again: to be repeated or taken for unknown. What was said until the user stopped it leaves the history.
+    open again: to be repeated or taken for unknown. The message cut off when the user stopped it leaves the history.
     """
     failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
     are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
@@ -228,16 +228,16 @@ async def run_again(
 ) -> TurnKey | None:
     """Queues a failed or cancelled turn again, under its session's lock. None if that has `room` open turns."""
     retried = request.once and asdict(request.once)
-    asked = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
-    values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": asked}
+    changes = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
+    values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": changes}
     values["left_to"] = new_id("br", now)
     row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
     return turn_key(row.session_id, row) if row else None
 
 
 async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
-    """Cancels a queued turn, and asks the process that runs it to cancel a running one, with what it was still to read.
-    Returns by turn whether it has ended; nothing for one that had ended before.
+    """Cancels a queued turn, and asks the process that runs it to cancel a running one, with the messages it was still
+    to read. Returns by turn whether it has ended; nothing for one that had ended before.
     """
     reader = turns.alias()
     runs = sa.exists().where(reader.c.id == turn.turn_id, reader.c.status == "running")
@@ -313,6 +313,6 @@ def _is_owned(owner: str) -> sa.ColumnElement[bool]:
 
 
 def error_row(error: AppError) -> dict[str, Any]:
-    """Returns what is stored of an error. Its detail may quote a model or a provider."""
+    """Returns an error as it is stored. Its detail may quote a model or a provider."""
     row = {name: getattr(error, name) for name in ("code", "status", "title", "detail", "retryable")}
     return row | {"detail": clean_text(error.detail)}

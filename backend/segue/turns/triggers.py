@@ -1,5 +1,5 @@
 """Triggers: signed events from elsewhere (https://www.standardwebhooks.com), each one turn however often it is sent.
-Owns `triggers`, whose secrets are sealed. What an event brings is data beside the message that the user has set up.
+Owns `triggers`, whose secrets are sealed. An event's content is data beside the message that the user has set up.
 """
 
 import base64
@@ -49,7 +49,7 @@ _EVENT_ID: Final = re.compile(r"[\x21-\x7e]{1,150}")
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A message that is said for each event that comes to its address."""
+    """A message that is sent for each event that comes to its address."""
 
     id: Annotated[str, doc("Begins with `trg_`.")]
     url: Annotated[str, doc("Where its events are sent to.")]
@@ -81,16 +81,16 @@ class Triggers:
     time_zone: str
     clock: Clock
 
-    async def make(self, owner: str, given: Mapping[str, Any]) -> TriggerWithSecret:
+    async def make(self, owner: str, fields: Mapping[str, Any]) -> TriggerWithSecret:
         """Raises NotFound for the session, AppError `too_many_unattended`, `trigger_key_missing`."""
-        trigger_id, secret, most = new_id("trg", self.clock()), _new_secret(), self.settings.triggers_per_user
+        trigger_id, secret, limit = new_id("trg", self.clock()), _new_secret(), self.settings.triggers_per_user
         sealed = self._sealed(trigger_id, secret)
         async with self.database.transaction() as connection:
-            if given["session_id"] is not None:
-                await check_session(connection, owner, given["session_id"])
-            await check_room(connection, triggers, owner, most=most)
-            made = {"id": trigger_id, "owner": owner, "sealed": sealed, "status": "active", "created_at": func.now()}
-            stored = await connection.execute(insert(triggers).values(**given, **made).returning(triggers))
+            if fields["session_id"] is not None:
+                await check_session(connection, owner, fields["session_id"])
+            await check_room(connection, triggers, owner, limit=limit)
+            own = {"id": trigger_id, "owner": owner, "sealed": sealed, "status": "active", "created_at": func.now()}
+            stored = await connection.execute(insert(triggers).values(**fields, **own).returning(triggers))
             return TriggerWithSecret(**self._shown(stored.one()), secret=secret)
 
     async def roll(self, owner: str, trigger_id: str) -> TriggerWithSecret:
@@ -138,23 +138,23 @@ class Triggers:
             raise turn_errors.rate_limited("trigger_events_per_minute", self.settings.trigger_events_per_minute, wait_s)
         note = brought(clean_text(body.decode(errors="replace")))
         try:
-            begun = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))
+            admitted = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))
         except KeyTaken:  # the same event came twice at one moment
             if (known := await self._known(row, once)) is None:
                 raise NotFound("trigger") from None
             return known
-        log.info("trigger_pulled", trigger_id=trigger_id, turn_id=begun.turn.turn_id)
-        return begun
+        log.info("trigger_pulled", trigger_id=trigger_id, turn_id=admitted.turn.turn_id)
+        return admitted
 
     async def _begin(self, row: Row[Any], once: Once, note: str, connection: AsyncConnection, turn_id: str) -> Admitted:
         """The name of a new session is unique, and so the event is one turn there too."""
         request = unattended(row, turn_id, once, note)
         zone, now = self.time_zone, self.clock()
         await _find(connection, row.id, owner=row.owner)  # it may have been deleted meanwhile, with its user
-        begun = await begin_unattended(connection, row, request, time_zone=zone, now=now)
-        if row.session_id is None and not await name_session(connection, row.owner, once.key, begun.turn.session_id):
+        admitted = await begin_unattended(connection, row, request, time_zone=zone, now=now)
+        if row.session_id is None and not await name_session(connection, row.owner, once.key, admitted.turn.session_id):
             raise KeyTaken
-        return begun
+        return admitted
 
     async def _known(self, row: Row[Any], once: Once) -> Admitted | None:
         async with self.database.read_only() as connection:
@@ -170,14 +170,14 @@ class Triggers:
         if _EVENT_ID.fullmatch(event_id) and is_recent:
             keys = [base64.b64decode(each.removeprefix("whsec_")) for each in self._secrets(row)]
             expected = signatures(keys, event_id, int(at), body).split()
-            given = headers.get("webhook-signature", "").split()
-            if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in given):
+            received = headers.get("webhook-signature", "").split()
+            if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in received):
                 return event_id
         log.info("trigger_refused", trigger_id=row.id)
         raise turn_errors.of("signature_invalid")
 
     def _secrets(self, row: Row[Any]) -> list[str]:
-        """Returns those that hold, the newest first; none if no key opens them."""
+        """Returns the valid secrets, the newest first; none if no key opens them."""
         opened = self.seal.open_text(row.sealed) if self.seal is not None else None
         known = orjson.loads(opened) if opened is not None else {}
         if known.get("trigger") != row.id:

@@ -1,4 +1,4 @@
-"""What running a turn needs, and this process's agents: replaced together, or not at all. A turn keeps its agent."""
+"""The dependencies of a turn, and this process's agents: replaced together, or not at all. A turn keeps its agent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -59,7 +59,7 @@ class Agents:
         self.known: Mapping[str, Speaker] = {}
 
     async def reload(self) -> None:
-        """Raises AppError `agents_invalid`: then those that were known stay."""
+        """Raises AppError `agents_invalid`: then the agents stay as they were."""
         async with self._loading:
             self.known = await self._load()
         log.info("agents_loaded", agents=list(self.known))

@@ -1,4 +1,4 @@
-"""What the API does with turns: accept, dispatch, cancel, read. Knows nothing of HTTP. A request only watches its turn:
+"""Turns as the API uses them: accept, dispatch, cancel, read. Knows nothing of HTTP. A request only watches its turn:
 the process that claims the turn runs it, its row has the answer, and a client that leaves stops nothing.
 """
 
@@ -128,8 +128,8 @@ class TurnService:
         return admitted
 
     async def begin(self, owner: str, message: str, store: StoreTurn[Begun], *, again: str | None = None) -> Begun:
-        """Begins a turn that `store` stores in one transaction with what else it changes, under the id it is given, if
-        it does. `again` is the id of one that runs again. Raises AppError `rate_limited`, and what `store` raises.
+        """Begins a turn under the id that `store` is given, if that stores one, in one transaction with its other
+        changes. `again` is the id of one that runs again. Raises AppError `rate_limited`, and what `store` raises.
         """
         starting = self._deps.limiter.starting(owner, message, again=again)
         async with starting as turn_id, self._deps.database.transaction() as connection:
@@ -153,7 +153,7 @@ class TurnService:
         self, owner: str, speaker: Speaker, instructions: str, text: str, *, session_id: str
     ) -> tuple[str, Charge]:
         """Asks an agent's small model outside of any turn. Charges the owner, and the session if it is one of theirs.
-        Returns the reply and what it took. Raises AppError `model_unavailable`, `model_timeout`, `rate_limited`.
+        Returns the reply and its charge. Raises AppError `model_unavailable`, `model_timeout`, `rate_limited`.
         """
         deps = self._deps
         async with deps.books.job(owner, session_id, lasts_s=deps.settings.turn_timeout_s) as account:
@@ -193,9 +193,9 @@ class TurnService:
         return admitted.turn
 
     async def done_elsewhere(self, owner: str, key: str) -> None:
-        """Goes on with what waits in any session of a user for the question of this key (`UserRequest.key`), since what
-        it asks for was done elsewhere: by a login, or as its server says. One that is refused, such as because it was
-        decided meanwhile, is left. The user is in the groups of the turn before.
+        """Goes on with each plan of a user that waits for the question of this key (`UserRequest.key`), since the thing
+        it asks for was done elsewhere: by a login, or as its server says. A refusal, such as of a plan decided
+        meanwhile, is ignored. The user is in the groups of the turn before.
         """
         read, now = self._deps.database.read, self._deps.clock()
         for each in await read(list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now):
@@ -208,8 +208,8 @@ class TurnService:
                     log.warning("not_gone_on_with", session_id=each.session_id, code=error.code)
 
     async def decide_approval(self, by: Decider, plan_id: str, button: Button, *, origin: Origin) -> Approval:
-        """Decides on what waits in any session, as its user or as one of those whom a rule names. The turn that follows
-        is its user's, in the groups of the turn before. Returns what it is then.
+        """Decides on a plan that waits in any session, as its user or as one of those whom a rule names. The turn that
+        follows is its user's, in the groups of the turn before. Returns the approval as it is then.
 
         Raises NotFound, AppError `not_yours_to_decide`, `plan_changed`, which says who has decided, `plan_expired`,
         `invalid_args`, `unknown_tool`, `rate_limited`, InvalidRequest; then nothing was decided.
@@ -233,17 +233,17 @@ class TurnService:
             raise turn_errors.of("plan_expired")
         return decided
 
-    async def decide_several(self, owner: str, wanted: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
+    async def decide_several(self, owner: str, buttons: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
         """Decides on the versions of the plans of several sessions, by session: on all or, if it raises what `decide`
         raises or NotFound, on none. The error's `session_id` is the session that it is about.
         """
         admitted: dict[str, Admitted] = {}
         async with AsyncExitStack() as stack:
             starting = self._deps.limiter.starting
-            ids = {each: await stack.enter_async_context(starting(owner, wanted[each].message)) for each in wanted}
+            ids = {each: await stack.enter_async_context(starting(owner, buttons[each].message)) for each in buttons}
             async with self._deps.database.transaction() as connection:
-                for session_id in sorted(wanted):  # one order of locks for all
-                    store = self._deciding(owner, session_id, wanted[session_id], ChatRequest("", origin=origin))
+                for session_id in sorted(buttons):  # one order of locks for all
+                    store = self._deciding(owner, session_id, buttons[session_id], ChatRequest("", origin=origin))
                     try:
                         accepted = await store(connection, ids[session_id])
                     except AppError as error:
@@ -259,8 +259,8 @@ class TurnService:
         self, owner: str, session_id: str, button: Button, request: ChatRequest, *, by: Decider | None = None
     ) -> StoreTurn[Admitted | None]:
         async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
-            of, asked = (connection, owner, session_id, button), replace(request, turn_id=turn_id)
-            return await begin_decision(*of, tools=self._deps.tools, request=asked, now=self._deps.clock(), by=by)
+            of, known = (connection, owner, session_id, button), replace(request, turn_id=turn_id)
+            return await begin_decision(*of, tools=self._deps.tools, request=known, now=self._deps.clock(), by=by)
 
         return store
 
@@ -348,4 +348,4 @@ class TurnService:
 
 
 async def _forget(_: ToolChoice) -> None:
-    """Stores nothing: the turn chooses itself."""
+    """Stores no choice of tools: the turn makes its own."""

@@ -1,4 +1,4 @@
-"""The settings of how turns run in a process, and for how many days what they leave is kept: 0 and None for ever."""
+"""The settings of how turns run in a process, and for how many days their rows are kept: 0 and None for ever."""
 
 from segue.agent.agent_settings import AgentSettings
 from segue.domain.field_types import CommaSeparated, KeptDays, PositiveCount, Seconds

@@ -63,7 +63,7 @@ class TurnWorker:
         return len(self._running)
 
     def wake(self, session_id: str) -> None:
-        """Looks for a queued turn in this session. Cheap, and safe to call at any time."""
+        """Looks for a queued turn in this session. Cheap, and safe at any time."""
         if self._closed:
             return
         self._woken.add(session_id)
@@ -101,7 +101,7 @@ class TurnWorker:
             running.stop(why)
 
     def stop_session(self, session_id: str) -> None:
-        """For a session that was deleted."""
+        """Stops the turn of a session that was deleted."""
         for running in self._running.values():
             if running.claim.key.session_id == session_id:
                 running.stop("lost")
@@ -224,20 +224,20 @@ class TurnWorker:
 
     def _well_served(self) -> list[str]:
         """Returns the owners that hold as many places as each could have if one more owner came."""
-        held = Counter([*(run.claim.owner for run in self._running.values()), *self._expecting])
+        taken = Counter([*(run.claim.owner for run in self._running.values()), *self._expecting])
         places = self._deps.settings.worker_concurrency
-        return [owner for owner, count in held.items() if count * (len(held) + 1) >= places]
+        return [owner for owner, count in taken.items() if count * (len(taken) + 1) >= places]
 
     async def _check_claims(self, worker: str, *, renew: bool) -> None:
         """Leases that another process has shortened are renewed in any case."""
         running = dict(self._running)
         if not running:
             return
-        held = [each.claim for each in running.values()]
+        claimed = [each.claim for each in running.values()]
         async with self._deps.database.autocommit() as connection:
-            ours, cancelled = await claims.still_held(connection, held)
+            ours, cancelled = await claims.still_held(connection, claimed)
             if renew or any(left_s <= self._presence.grace_s for left_s in ours.values()):
-                await claims.renew_leases(connection, held, worker=worker, lease_s=self._presence.lease_s)
+                await claims.renew_leases(connection, claimed, worker=worker, lease_s=self._presence.lease_s)
         for turn_id, run in running.items():  # not what runs under this id by now: a turn may be run again at any time
             if turn_id not in ours:
                 run.stop("lost")

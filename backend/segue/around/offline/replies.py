@@ -20,7 +20,7 @@ from segue.around.offline.fill_arguments import Request, arguments_for, facts_in
 from segue.domain.session import READ_ATTACHMENT
 from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
 from segue.plans.acknowledgement import classify
-from segue.plans.asked_words import asked_in
+from segue.plans.asked_words import last_question
 
 LONGEST_READ = 1_000  # characters of each message
 MAX_SHOWN_ITEMS = 10
@@ -231,7 +231,7 @@ def _without_yes(message: str) -> tuple[str, bool]:
 def _accepted(talk: Talk, text: str) -> AIMessage | None:
     """Returns the call that the last answer offered; None if the yes names something else to do."""
     request = talk.request(text)
-    question = asked_in(talk.last_answer) or ""
+    question = last_question(talk.last_answer) or ""
     for result in talk.newest_first:
         tool = vocab.follow_up(result, talk.tools)
         names = result.names_for(tool) if tool else []

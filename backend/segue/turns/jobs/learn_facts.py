@@ -1,4 +1,4 @@
-"""Extracts facts about the user from what they said in a turn, after its answer; only what they said is stored. Owns
+"""Extracts facts about the user from their messages of a turn, after its answer; only their own words are stored. Owns
 `turns.facts_due_at`: set with a message that has a cue, cleared with its facts, so a fact survives any crash.
 """
 
@@ -75,13 +75,13 @@ async def propose_facts(
     """Returns the facts the model finds, at most MAX_FACTS. `answers` is the assistant's text before the message,
     `said_on` the day of the message where the user is. Raises AppError if the model cannot be asked.
     """
-    given = {
+    request = {
         "user_said": message,
         "said_on": f"{said_on:%A}, {said_on}",
         "assistant_said_before": (answers or "")[:MAX_CONTEXT_CHARS],
         "known": [{"id": fact.id, "kind": fact.kind, "fact": fact.content} for fact in known],
     }
-    text = await model.complete(TEXTS["extractor"], neutralised(as_json(given)), schema=FACTS, account=account)
+    text = await model.complete(TEXTS["extractor"], neutralised(as_json(request)), schema=FACTS, account=account)
     answer = first_object(text, _Facts)
     known_ids = {memory.id for memory in known}
     facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
@@ -89,7 +89,7 @@ async def propose_facts(
 
 
 def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
-    """Returns None for a malformed fact: the others stand."""
+    """Returns None for a malformed fact: the others are kept."""
     try:
         fact = _Fact.model_validate(clean(value))
     except ValidationError:
@@ -142,12 +142,12 @@ class FactExtraction:
     async def run(self, job: DueExtraction) -> bool:
         """Returns True: the next turn of the session waits for this one."""
         async with self.database.read_only() as connection:
-            said = await history.user_messages_of(connection, job.turn_id)
-            if not said:
+            messages = await history.user_messages_of(connection, job.turn_id)
+            if not messages:
                 return True
-            opening, speaks = said[0], next(filter(history.said_by_user, said), said[0])
+            opening, speaks = messages[0], next(filter(history.said_by_user, messages), messages[0])
             answers = await history.answer_before(connection, job.session_id, opening.seq)
-        message = "\n".join(filter(None, map(history.said_by_user, said)))
+        message = "\n".join(filter(None, map(history.said_by_user, messages)))
         said_on = local_time(opening.created_at, job.time_zone).date()
         days = days_meant(message, said_on)
         payer = job.owner, job.session_id
@@ -188,7 +188,7 @@ class FactExtraction:
 
 
 async def cancel_extraction(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Notes no more facts from what has been said in a session; a job that runs finds its mark gone."""
+    """Notes no more facts from a session's messages; a job that runs finds its mark gone."""
     mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
     of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
     await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))

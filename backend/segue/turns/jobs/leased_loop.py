@@ -1,5 +1,5 @@
-"""The loop behind every background job: claims what is due, and runs a few jobs at a time. A job's lease is in its row,
-so if a process dies, another one claims its jobs after the lease.
+"""The loop behind every background job: claims due jobs, and runs a few at a time. A job's lease is in its row, so if a
+process dies, another one claims its jobs after the lease.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Two kinds of jobs: summaries of sessions whose windows are almost full, and titles after first answers.
 
 A failed summary costs only itself: the window is trimmed, the history stays whole. A title is asked for once, and again
-only if the process dies or a cap left no room. What was said, and a summary of it, is data to all, never an order.
+only if the process dies or a cap left no room. Messages and summaries are data to every model, never orders.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -80,18 +80,18 @@ class Titles:
         return {"session_id": job.session_id}
 
     async def _proposed(self, job: DueTitle) -> str | None:
-        """Returns a title of one short line. None if the one of now is not of the first message any more, or the model
-        has none. Raises AppError if the model cannot be asked.
+        """Returns a title of one short line. None if the present one is no longer that of the first message, or the
+        model has none. Raises AppError if the model cannot be asked.
         """
         turns = await self.database.read(load_turns, job.session_id, after=0, up_to=MAX_SEQ, limit=MAX_TITLED_MESSAGES)
-        said = str(turns[0][0].content) if turns else ""
-        if first_words(said) != job.title:
+        first_message = str(turns[0][0].content) if turns else ""
+        if first_words(first_message) != job.title:
             return None
         answer = str(turns[0][-1].content) if turns[0][-1].role == "assistant" else ""
-        told = {"user": said[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
-        given = as_json(told | ({"language": job.language} if job.language else {}))
+        exchange = {"user": first_message[:MAX_TEXT_CHARS], "assistant": answer[:MAX_TEXT_CHARS]}
+        prompt = as_json(exchange | ({"language": job.language} if job.language else {}))
         async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
-            text: str = clean(await self.model.complete(TEXTS["titler"], neutralised(given), account=account))
+            text: str = clean(await self.model.complete(TEXTS["titler"], neutralised(prompt), account=account))
         title = text.strip().partition("\n")[0].strip(_AROUND)
         while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:  # those within it stay
             title = title[1:-1].strip(_AROUND)
@@ -146,12 +146,12 @@ class Summaries:
         async with self.database.read_only() as connection:
             turns = await load_turns(connection, job.session_id, after=job.after, up_to=job.until, limit=MAX_MESSAGES)
         # The oldest turns that fit one call; at least one.
-        told = [[condensed(message, job.time_zone) for message in turn] for turn in turns]
-        tokens_until = accumulate(sum(self.count(as_json(message)) for message in turn) for turn in told)
+        rendered = [[condensed(message, job.time_zone) for message in turn] for turn in turns]
+        tokens_until = accumulate(sum(self.count(as_json(message)) for message in turn) for turn in rendered)
         taken = turns[: max(sum(tokens <= self.max_tokens for tokens in tokens_until), 1)]
         summary = job.summary
         if taken:
-            messages = list(chain.from_iterable(told[: len(taken)]))
+            messages = list(chain.from_iterable(rendered[: len(taken)]))
             async with self.books.job(job.owner, job.session_id, lasts_s=self.lease_s) as account:
                 summary = await self._carried_on(summary, messages, account=account)
         covers = taken[-1][0].seq if taken else job.until
@@ -174,23 +174,23 @@ class Summaries:
         return {"session_id": job.session_id}
 
     async def _carried_on(self, summary: str | None, messages: Sequence[object], *, account: Account) -> str:
-        """Returns the summary with what these messages add to it; the oldest of it is condensed if it gets too long.
-        Raises AppError if the model cannot be asked, or says nothing of the messages.
+        """Returns the summary with these messages added; its oldest lines are condensed if it gets too long. Raises
+        AppError if the model cannot be asked, or returns nothing about the messages.
         """
-        given = {"summary": summary or "", "messages": messages}
-        if not (added := await self._asked(TEXTS["summariser"], given, account)):
+        request = {"summary": summary or "", "messages": messages}
+        if not (added := await self._ask(TEXTS["summariser"], request, account)):
             raise unavailable("The model gave an empty summary.")
         lines = summaries.carried_on(summaries.read_lines(summary or ""), added)
         if self.count(summaries.written(lines)) > self.most_tokens:
             old, new = summaries.parted(lines)
-            if told := summaries.written(old):
-                shorter = await self._asked(TEXTS["condenser"], {"lines": told}, account)
+            if oldest := summaries.written(old):
+                shorter = await self._ask(TEXTS["condenser"], {"lines": oldest}, account)
                 old = {name: of and (shorter.get(name) or of) for name, of in old.items()}  # it may have refused
             lines = {name: [*old[name], *of] for name, of in new.items()}
         return summaries.fitting(lines, self.most_tokens, self.count)
 
-    async def _asked(self, instructions: str, given: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
-        told = neutralised(as_json({**given, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
-        text: str = clean(await self.model.complete(instructions, told, account=account))
-        most = self.most_tokens * summaries.CHARS_PER_TOKEN
-        return summaries.read_lines(text[:most]) if summaries.says_anything(text) else {}
+    async def _ask(self, instructions: str, request: Mapping[str, Any], account: Account) -> summaries.SummaryLines:
+        prompt = neutralised(as_json({**request, "most_tokens": int(self.most_tokens * summaries.SHARE)}))
+        text: str = clean(await self.model.complete(instructions, prompt, account=account))
+        max_chars = self.most_tokens * summaries.CHARS_PER_TOKEN
+        return summaries.read_lines(text[:max_chars]) if summaries.says_anything(text) else {}

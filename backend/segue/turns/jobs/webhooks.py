@@ -1,6 +1,6 @@
-"""Posts what is due in the outbox to the operator's webhook, signed as https://www.standardwebhooks.com says. At least
-once, each try under the event's id, and in order per session: the next event waits until this one has a 2xx or is given
-up. A receiver that fails, hangs or redirects holds at most `slots` requests.
+"""Posts the due events of the outbox to the operator's webhook, signed as https://www.standardwebhooks.com says. At
+least once, each try under the event's id, and in order per session: the next event waits until this one has a 2xx or is
+given up. A receiver that fails, hangs or redirects holds at most `slots` requests.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Webhooks:
     slots = 4
 
     async def claim(self) -> DueEvent | None:
-        """That a tool has failed for all is known to Redis, which lists the event until it is stored here."""
+        """Redis lists the event of a tool that has failed for all until it is stored here."""
         claim = partial(outbox.claim_due, lease_s=LEASE_S)
         event = await self.database.write(claim)
         if event is None and (untold := await tool_states.unstored_failures(self.cache)):
@@ -100,15 +100,15 @@ class Webhooks:
         return True
 
     async def _post(self, job: DueEvent) -> tuple[int | str, float]:
-        """Returns the status, or why there is none, and for how many seconds the receiver wants to be left alone."""
+        """Returns the status, or why there is none, and the seconds that the receiver wants to be left alone."""
         data = job.data
         if job.type == "approval.requested" and (waits_for := data.get("waits_for")) is not None:
             until, group = datetime.fromisoformat(data["expires_at"]), waits_for["group"]
             but = [*waits_for["yes_by"], *([data["user"]] if waits_for["who"] == "other" else [])]
             links = await self.links.make(data["plan_id"], data["plan_version"], until, group=group, but=but)
             data = {**data, "links": links}  # one for each of those who are asked; stored nowhere
-        told = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
-        body, at = orjson.dumps(told), int(self.clock().timestamp())
+        event = {"type": job.type, "timestamp": job.created_at.isoformat(), "data": data}
+        body, at = orjson.dumps(event), int(self.clock().timestamp())
         headers = {"content-type": "application/json", "webhook-id": job.id, "webhook-timestamp": str(at)}
         headers["webhook-signature"] = signatures(self.secrets, job.id, at, body)
         try:
