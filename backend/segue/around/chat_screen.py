@@ -1,13 +1,13 @@
 """What `segue chat` prints. A model or a tool wrote it, so none of its control characters reaches the terminal."""
 
 import json
-from copy import deepcopy
 from typing import Any, TextIO
 
 from rich.console import Console
 
 from segue.around.service_client import WHAT_TO_DO, StreamEvent, turn_problem
 from segue.around.terminal import one_line, printable
+from segue.domain.plan import patched
 
 MARKS: dict[str, tuple[str, str | None]] = {  # and the style
     "pending": ("[ ]", None), "running": ("[>]", "cyan"), "waiting": ("[?]", "yellow"), "complete": ("[x]", "green"),
@@ -92,7 +92,7 @@ class TurnView:
             case {"type": "STATE_SNAPSHOT", "snapshot": {"plan": plan}}:
                 self._show_plan(plan)
             case {"type": "STATE_DELTA", "delta": changes}:
-                self._show_plan(_patched(self.plan, changes))
+                self._show_plan(patched(self.plan, changes))
             case {"type": "CUSTOM", "name": "attempt"}:
                 screen.note("(another process has taken the turn over and begins it again)")
             case {"type": "CUSTOM", "name": "effects", "value": effects}:
@@ -130,16 +130,3 @@ class TurnView:
             self._screen.line(message["content"])
         if answer["plan"] is not None:
             self._show_plan(answer["plan"])
-
-
-def _patched(plan: dict[str, Any] | None, changes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns the plan after the JSON patches that Segue emits, which only replace values below `/plan`."""
-    state: Any = {"plan": deepcopy(plan)}
-    for change in changes:
-        *above, last = (int(name) if name.isdigit() else name for name in change["path"].split("/")[1:])
-        place = state
-        for name in above:
-            place = place[name]
-        place[last] = change["value"]
-    patched: dict[str, Any] | None = state["plan"]
-    return patched

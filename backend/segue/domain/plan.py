@@ -1,6 +1,7 @@
 """A plan, its steps, and the transitions that each may make, which return a new Plan with the next version. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, get_args
@@ -233,3 +234,15 @@ def _next_version(plan: Plan, status: PlanStatus, steps: Sequence[Step]) -> Plan
         raise IllegalTransition(f"plan {plan.id}: {plan.status} to {status}")
     current = next((step.id for step in steps if step.status not in ("complete", "skipped")), len(steps))
     return replace(plan, version=plan.version + 1, status=status, current_step=current, steps=tuple(steps))
+
+
+def patched(plan: Any, changes: Iterable[Mapping[str, Any]]) -> Any:
+    """Returns a plan's JSON after the patch of a STATE_DELTA, which only replaces values below `/plan`."""
+    state = {"plan": deepcopy(plan)}
+    for change in changes:
+        *above, last = (int(name) if name.isdigit() else name for name in change["path"].split("/")[1:])
+        place: Any = state
+        for name in above:
+            place = place[name]
+        place[last] = change["value"]
+    return state["plan"]

@@ -30,7 +30,7 @@ from segue.domain import turn_errors
 from segue.domain.errors import InvalidRequest, NotFound
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
-from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, patched
 from segue.domain.session import REASONING, Message, Session, TurnKey, TurnOptions
 from segue.domain.tool import canonical_args
 from segue.events import agui_encoding
@@ -172,16 +172,8 @@ class MessageChunks:
         return chunks
 
     def _of_plan(self, event: Mapping[str, Any]) -> Json:
-        if "snapshot" in event:
-            self._plan = event["snapshot"]["plan"]
-        for change in event.get("delta", ()):
-            match change["path"].split("/")[2:]:  # as `agui_encoding` writes it
-                case []:
-                    self._plan = change["value"]
-                case [member]:
-                    self._plan[member] = change["value"]
-                case [member, index]:  # of one of its steps
-                    self._plan[member][int(index)] = change["value"]
+        before = event["snapshot"]["plan"] if "snapshot" in event else self._plan
+        self._plan = patched(before, event.get("delta", ()))
         return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
 
 
