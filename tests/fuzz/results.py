@@ -13,7 +13,7 @@ from segue.domain.redaction import without_secret_texts, without_secrets
 from segue.models.untrusted import CLOSE, fenced, neutralised, unfenced
 from segue.plans.plan_parser import MAX_DESCRIPTION_CHARS, REFERENCE, find_json, parse_plan, referred_to
 from segue.tools.normalize import clean, described, make_payload
-from segue.tools.paging import MAX_STEPS, InvalidPath, TooManySteps, Wanted, page_here
+from segue.tools.paging import MAX_STEPS, InvalidPath, PageSpec, TooManySteps, page_here
 from segue.tools.run import credentials_refused, reported_error
 from segue.tools.summaries import MAX_IDENTIFIERS, MAX_SUMMARY_CHARS, identifiers, preview, summarise, summarise_call
 from tests.fuzz.draw import Draw, as_text
@@ -115,9 +115,9 @@ def paging(data: bytes) -> None:
     limit, max_bytes = 1 + draw.number(20), draw.one_of((10_000, 100, 20))
     value = clean(draw.json(WORDS_OF_RESULTS))
     content = orjson.dumps(value).decode()
-    page: Callable[..., Wanted] = partial(Wanted, path, limit=limit, max_bytes=max_bytes)
+    page: Callable[..., PageSpec] = partial(PageSpec, path, limit=limit, max_bytes=max_bytes)
     with suppress(InvalidPath, TooManySteps):
-        first = page_here(content, Wanted(path), MAX_STEPS)
+        first = page_here(content, PageSpec(path), MAX_STEPS)
         whole, joined = first.result, None
         offset: int | None = 0
         while offset is not None and first.result_total is not None and first.result_total <= 60:

@@ -11,7 +11,7 @@ import orjson
 import psutil
 import pytest
 
-from segue.tools.paging import SMALL_CHARS, InvalidPath, Wanted, at_path, page_of
+from segue.tools.paging import SMALL_CHARS, InvalidPath, PageSpec, at_path, page_of
 from tests.support import logs
 from tests.support.patience import PATIENCE_S
 
@@ -42,13 +42,13 @@ async def children() -> list[psutil.Process]:
 )
 async def test_a_path_that_takes_too_much_is_refused_at_its_deadline(content: str, path: str) -> None:
     with pytest.raises(InvalidPath, match=r"longer than 0.5 s|too much memory|over 40 MB") as refused:
-        await page_of(content, Wanted(path), is_json=True, deadline_s=0.5)
+        await page_of(content, PageSpec(path), is_json=True, deadline_s=0.5)
     assert (refused.value.status, refused.value.code) == (422, "invalid_path")
 
 
 @pytest.mark.sweep
 async def test_other_work_goes_on_while_a_path_is_evaluated() -> None:
-    asked = asyncio.create_task(page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.5))
+    asked = asyncio.create_task(page_of(NUMBERS, PageSpec("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.5))
     await asyncio.sleep(0)
     small = [await at_path(f'[{{"id": {row}}}]', "[0].id", is_json=True) for row in range(1000)]
     assert (small, asked.done()) == (list(range(1000)), False)
@@ -59,18 +59,18 @@ async def test_other_work_goes_on_while_a_path_is_evaluated() -> None:
 @pytest.mark.sweep
 async def test_after_a_refusal_the_next_path_is_evaluated() -> None:
     with pytest.raises(InvalidPath):
-        await page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.1)
-    assert (await page_of(NUMBERS, Wanted("sum(@)"), is_json=True)).result == sum(range(300_000))
+        await page_of(NUMBERS, PageSpec("|".join(["[*]"] * 240)), is_json=True, deadline_s=0.1)
+    assert (await page_of(NUMBERS, PageSpec("sum(@)"), is_json=True)).result == sum(range(300_000))
 
 
 async def test_a_client_that_leaves_ends_the_evaluation() -> None:
-    await page_of("[]", Wanted("length(@)"), is_json=True)
+    await page_of("[]", PageSpec("length(@)"), is_json=True)
     started = {child.pid: child.cpu_times().user for child in await children()}
 
     async def evaluating() -> list[psutil.Process]:
         return [child for child in await children() if child.cpu_times().user > started[child.pid]]
 
-    asked = asyncio.create_task(page_of(NUMBERS, Wanted("|".join(["[*]"] * 240)), is_json=True))
+    asked = asyncio.create_task(page_of(NUMBERS, PageSpec("|".join(["[*]"] * 240)), is_json=True))
     working = await logs.until(evaluating)
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -83,9 +83,9 @@ async def test_a_process_that_evaluates_ends_with_the_one_it_works_for(tmp_path:
     program = tmp_path / "program.py"
     program.write_text(
         "import asyncio\n"
-        "from segue.tools.paging import Wanted, page_of\n"
+        "from segue.tools.paging import PageSpec, page_of\n"
         "async def last():\n"
-        "    await page_of('[]', Wanted('length(@)'), is_json=True)\n"
+        "    await page_of('[]', PageSpec('length(@)'), is_json=True)\n"
         "    print('ready', flush=True)\n"
         "    await asyncio.Event().wait()\n"
         "if __name__ == '__main__':\n"
@@ -104,7 +104,7 @@ async def test_a_small_result_at_a_plain_path_needs_no_process() -> None:
     before = await children()
     content = orjson.dumps({"rows": [{"id": "x" * 40}] * 900}).decode()
     assert len(content) < SMALL_CHARS
-    assert (await page_of(content, Wanted("rows[*].id | [-1]"), is_json=True)).result == "x" * 40
+    assert (await page_of(content, PageSpec("rows[*].id | [-1]"), is_json=True)).result == "x" * 40
     assert await children() == before
 
 
@@ -112,6 +112,6 @@ async def test_a_small_result_at_a_plain_path_needs_no_process() -> None:
 @pytest.mark.parametrize("path", ["rows[2:].id", "rows[?id > `1`].id", "sort_by(rows, &id)[2:].id"])
 async def test_a_list_for_the_model_is_cut_to_whole_items_that_fit(path: str) -> None:
     content = orjson.dumps({"rows": [{"id": 10**9 + row} for row in range(1000)]}).decode()
-    page = await page_of(content, Wanted(path, limit=500, max_bytes=300, max_chars=8000), is_json=True)
+    page = await page_of(content, PageSpec(path, limit=500, max_bytes=300, max_chars=8000), is_json=True)
     assert len(page.json) <= 300
     assert page.next_offset == len(page.result) > 10

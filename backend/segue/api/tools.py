@@ -30,7 +30,7 @@ from segue.tools import receipts, results
 from segue.tools.availability import Specs
 from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
-from segue.tools.paging import Wanted, page_of, part_at
+from segue.tools.paging import PageSpec, page_of, part_at
 from segue.tools.tool_states import StatePosition, lift_holds, list_changes
 from segue.turns.claims import Origin
 from segue.users.audit import record_act
@@ -279,7 +279,7 @@ async def get_tool_result(
         found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
         file = existing("tool_result_part", found)
         return await to_thread.run_sync(_download, call, file, part)  # megabytes take a while to decode
-    page = await page_of(stored.content or "", Wanted(path, offset, limit), is_json=stored.kind == "json")
+    page = await page_of(stored.content or "", PageSpec(path, offset, limit), is_json=stored.kind == "json")
     shown = {name: getattr(call, name) for name in ToolCall.__dataclass_fields__}
     # The result is JSON already: to read and write megabytes of it again would hold up other requests.
     totals = {"result": orjson.Fragment(page.json), "result_total": page.result_total, "next_offset": page.next_offset}

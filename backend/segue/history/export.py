@@ -1,7 +1,7 @@
 """Exports a session without secrets, as a Recording for `segue replay` or as Markdown; also samples recordings.
 
 Not every model call has a row: a planner's answer, a synthesis and a call that waits for a yes have none. A recording
-has what came of them, and a replay answers those calls from that.
+has their outcomes, and a replay answers those calls from these.
 """
 
 import asyncio
@@ -77,14 +77,14 @@ async def load_conversation(
     for message in stored:
         messages.get(message.turn_id, []).append(message)
     calls = await list_calls(connection, owner, session_id, limit=MAX_MESSAGES)
-    wanted = _within(calls, max_result_bytes)
+    fitting = _within(calls, max_result_bytes)
     return StoredConversation(
         session=session,
         turns=[row for row in rows if messages[row.id]],  # an edit may have taken a turn out between the statements
         messages=messages,
         calls={call.tool_call_id: call for call in calls},
-        results=await load_results(connection, session_id, wanted, now=now),
-        too_large=frozenset(call.tool_call_id for call in calls) - set(wanted),
+        results=await load_results(connection, session_id, fitting, now=now),
+        too_large=frozenset(call.tool_call_id for call in calls) - set(fitting),
         plans=await list_plans(connection, owner, session_id, before=None, limit=MAX_MESSAGES),
     )
 
@@ -99,7 +99,7 @@ def make_recording(
     """`offered` tools are defined in it even if none was called. Call it in a thread: it may take long."""
     recorder = _Recorder(conversation)
     recorded = [recorder.turn(row) for row in conversation.turns]
-    whole = recording.Recording(
+    members = recording.Recording(
         format="segue-recording",
         version=recording.VERSION,
         title=conversation.session.title,
@@ -111,9 +111,9 @@ def make_recording(
         tools=tuple(_definitions(recorded, tools, offered)),
         turns=tuple(recorded),
     ).model_dump(mode="json")
-    definitions = {"tools": without_secret_texts(whole.pop("tools"))}
-    repeated = [secret for secret in secrets_in(whole) if not any(secret in name for name in tools)]
-    return recording.Recording.model_validate(without(without_secrets(whole) | definitions, repeated))
+    definitions = {"tools": without_secret_texts(members.pop("tools"))}
+    repeated = [secret for secret in secrets_in(members) if not any(secret in name for name in tools)]
+    return recording.Recording.model_validate(without(without_secrets(members) | definitions, repeated))
 
 
 @dataclass(slots=True)
@@ -128,8 +128,8 @@ class _Recorder:
         opening, *rest = self.conversation.messages[row.id]
         request, report, status = request_of(row.request, row.id), report_of(row), status_of(row)
         # A failed turn has no report, but may have made a plan.
-        made = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
-        plan = report.plan if report else next(made, None)
+        plans = (plan for plan in self.conversation.plans if plan.origin_message_id == opening.id)
+        plan = report.plan if report else next(plans, None)
         decided = decision_of(opening.content) if request and request.decided_plan_id else None
         answer = str(rest.pop().content) if rest and status == "completed" else None
         turn = recording.RecordedTurn(
@@ -169,10 +169,10 @@ class _Recorder:
 def _rounds(
     messages: Iterable[Message], conversation: StoredConversation, report: TurnReport | None, opening: Message
 ) -> Iterable[recording.Round]:
-    """What cannot be read is left out."""
+    """Returns the rounds of the turn. Unreadable messages are left out."""
     references = {message.tool_call_id: message.content for message in messages if isinstance(message.content, dict)}
-    said = [message for message in messages if message.role != "tool"]
-    for index, message in enumerate(said):
+    spoken = [message for message in messages if message.role != "tool"]
+    for index, message in enumerate(spoken):
         if message.role == "user":
             yield recording.Round(by="user", text=str(message.content))
             continue
@@ -189,19 +189,19 @@ def _rounds(
 
 def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> recording.RecordedCall:
     """A result that is not stored is replaced by its reference, which names what later calls may need."""
-    made = recording.RecordedCall(
+    recorded = recording.RecordedCall(
         tool=call.tool_name,
         args=call.args,
         status="unknown" if call.status == "running" else call.status,
         error=call.error,
     )
     if kept := conversation.results.get(call.tool_call_id):
-        return made.model_copy(update={"result": kept.shown()})
+        return recorded.model_copy(update={"result": kept.shown()})
     if call.metadata.size_bytes == 0 or reference is None:
-        return made
+        return recorded
     shown = {name: reference[name] for name in ("summary", "preview", "identifiers") if name in reference}
     omitted = "too_large" if call.tool_call_id in conversation.too_large else "expired"
-    return made.model_copy(update={"result": shown, "omitted": omitted})
+    return recorded.model_copy(update={"result": shown, "omitted": omitted})
 
 
 def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], message: str) -> bool:
@@ -211,14 +211,14 @@ def _was_searched_first(report: TurnReport | None, ledger: Sequence[ToolCall], m
 
 
 def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, session_id: str) -> str | None:
-    """Returns the model's part of an answer that has words of the engine in it; None if the model said all of it."""
+    """Returns the model's part of an answer that has words of the engine in it; None if all of it is the model's."""
     if answer is None:
         return None
-    if plan and standing and (told := _ending(answer, partial(plan_messages.superseded, standing))):
-        answer = answer.removesuffix(f"\n\n{told}")
+    if plan and standing and (notice := _ending(answer, partial(plan_messages.superseded, standing))):
+        answer = answer.removesuffix(f"\n\n{notice}")
     if plan is not None and plan.waiting_step is not None:
         openings = (plan_messages.opening(plan, language) for language in TRANSLATIONS.now)
-        return next((answer[: answer.rfind(said)].rstrip() for said in openings if said in answer), "")
+        return next((answer[: answer.rfind(opening)].rstrip() for opening in openings if opening in answer), "")
     waiting = StoredPlan(standing, session_id) if standing else None
     tell = partial(plan_messages.ended, plan) if plan else waiting and partial(plan_messages.still_waiting, waiting)
     ending = _ending(answer, tell) if tell else ""
@@ -226,13 +226,13 @@ def _models_part(answer: str | None, plan: Plan | None, standing: Plan | None, s
 
 
 def _ending(answer: str, tell: Callable[[str], str]) -> str:
-    """Returns what the engine told at the end of an answer, in the language it told it in; nothing if it did not."""
-    return next((told for told in map(tell, TRANSLATIONS.now) if told and answer.endswith(told)), "")
+    """Returns the engine's words at the end of an answer, in whatever language they are; "" if there are none."""
+    return next((ending for ending in map(tell, TRANSLATIONS.now) if ending and answer.endswith(ending)), "")
 
 
 def _reported(report: TurnReport | None) -> dict[str, Any]:
-    """Returns how the message was read, also by the model if the rules could not read it, and what its calls took: None
-    if no tokens were counted, as for the offline model.
+    """Returns how the message was read, also by the model if the rules could not read it, and the usage of its calls:
+    None if no tokens were counted, as for the offline model.
     """
     if report is None:
         return {}
@@ -247,17 +247,17 @@ def _reported(report: TurnReport | None) -> dict[str, Any]:
 def _definitions(
     recorded: Iterable[recording.RecordedTurn], tools: Mapping[str, Tool], offered: Collection[str]
 ) -> Iterable[recording.RecordedTool]:
-    """Of tools that were offered, called or planned, and those they depend on. One that is gone takes any arguments."""
+    """Returns the tools offered, called or planned, and those they depend on. A deleted one takes any arguments."""
     called = {(call.tool, call.status) for turn in recorded for call in turn.calls}
     planned = {step.tool for turn in recorded if turn.plan for step in turn.plan.steps if step.tool}
-    wanted, known = [*offered, *(name for name, _ in called), *planned], set[str]()
-    while wanted:
-        name = wanted.pop()
+    names, known = [*offered, *(name for name, _ in called), *planned], set[str]()
+    while names:
+        name = names.pop()
         if name in known:
             continue
         known.add(name)
         if name in tools:
-            wanted += [member for group in tools[name].spec.depends_on for member in (*group.tools, *group.optional)]
+            names += [member for group in tools[name].spec.depends_on for member in (*group.tools, *group.optional)]
     for name in sorted(known):
         if name in tools:
             yield recording.RecordedTool.model_validate(tools[name].spec, from_attributes=True)
@@ -267,13 +267,13 @@ def _definitions(
 
 def _within(calls: Iterable[ToolCall], max_result_bytes: int) -> list[str]:
     """Returns the calls whose results are recorded: none too large, oldest first up to MAX_RESULTS_BYTES."""
-    left, wanted = MAX_RESULTS_BYTES, []
+    left, fitting = MAX_RESULTS_BYTES, []
     for call in reversed(list(calls)):
         size = call.metadata.size_bytes
         if 0 < size <= min(max_result_bytes, left):
             left -= size
-            wanted.append(call.tool_call_id)
-    return wanted
+            fitting.append(call.tool_call_id)
+    return fitting
 
 
 def as_markdown(conversation: StoredConversation) -> str:
@@ -289,8 +289,8 @@ def as_markdown(conversation: StoredConversation) -> str:
 def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
     if message.role == "tool":
         return
-    said = decision_of(message.content) if message.role == "user" else None
-    text = f"({said})" if said else str(message.content)
+    decision = decision_of(message.content) if message.role == "user" else None
+    text = f"({decision})" if decision else str(message.content)
     meanwhile = " (meanwhile)" if STEERED in message.metadata else ""
     yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
     if files := message.metadata.get("attachments"):
@@ -298,16 +298,16 @@ def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
         yield "\n".join(lines)
     if text:
         yield f"{text} […]" if message.cut_off else text
-    made = (conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls)
-    if calls := "\n".join(map(_line, made)):
+    calls_made = (conversation.calls[call.id] for call in message.tool_calls if call.id in conversation.calls)
+    if calls := "\n".join(map(_line, calls_made)):
         yield calls
 
 
 def _line(call: ToolCall) -> str:
-    """A line of code each, so that nothing in arguments and results is read as Markdown."""
-    asked = canonical_args(call.args)
-    asked = asked if len(asked) <= MAX_ARGS_CHARS else f"{asked[:MAX_ARGS_CHARS]}…"
-    return f"- `` {_plain(f'{call.tool_name} {asked}: {call.status}. {call.metadata.summary}')} ``"
+    """Returns a call as a line of code, so that nothing in arguments and results is read as Markdown."""
+    args = canonical_args(call.args)
+    args = args if len(args) <= MAX_ARGS_CHARS else f"{args[:MAX_ARGS_CHARS]}…"
+    return f"- `` {_plain(f'{call.tool_name} {args}: {call.status}. {call.metadata.summary}')} ``"
 
 
 def _plain(text: str) -> str:
@@ -318,7 +318,7 @@ def _plain(text: str) -> str:
 class Samples:
     """Recordings of a share of the sessions, from 0 to 1, for `segue rehearse`. RECORD_SAMPLE is the consent to them. A
     session's id decides whether it is in the sample, in every process alike. The process that answered notes it, and
-    writes its file in `folder` when it looks. It also drops what is not in the sample any more, so that 0 empties it.
+    writes its file in `folder` when it looks. It also drops recordings that left the sample, so that 0 empties it.
     """
 
     folder: Path
@@ -345,14 +345,14 @@ class Samples:
                 log.warning("sample_failed", error=str(error))
 
     async def _write(self, owner: str, groups: Collection[str], session_id: str) -> None:
-        """With the definition of every tool that was offered: another model may call others."""
+        """Writes a recording with every tool that was offered: another model may call others."""
         conversation = await self.database.read(
             load_conversation, owner, session_id, max_result_bytes=MAX_SAMPLED_BYTES, now=self.clock()
         )
         tools = self.tools.tools_for(owner, groups)
         offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
-        made = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
-        if len(text := recording.recording_text(made).encode()) <= MAX_FILE_BYTES:
+        recorded = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)
+        if len(text := recording.recording_text(recorded).encode()) <= MAX_FILE_BYTES:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # so that no other account reads them
             part = self.folder / f"{session_id}.{os.getpid()}"
             part.write_bytes(text)

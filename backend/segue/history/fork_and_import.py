@@ -1,7 +1,7 @@
-"""A session that begins with a history: a fork, with that of another session, or one with what a client has imported.
+"""A session that begins with a history: a fork, with that of another session, or one that a client has imported.
 
 A fork copies messages up to one, with their files, turns, tool calls and results, and the health of tools; of plans
-only what the turns tell. A copied row's id is derived from the fork's id and the old one, so each statement knows the
+only the turns' reports. A copied row's id is derived from the fork's id and the old one, so each statement knows the
 ids of the others, and none reads a row into this process. Imported turns are stored as ended, without calls or facts.
 """
 
@@ -115,7 +115,7 @@ def _own_json(column: sa.ColumnElement[Any], before: str) -> sa.ColumnElement[An
 def _copied(
     table: sa.Table, changed: Mapping[str, Any], *, own: Collection[str] = (), left_out: str = ""
 ) -> tuple[list[str], list[Any]]:
-    """The columns of a copy, and what each is: what the row has, unless it is `changed` or one of the `own` ids."""
+    """The columns of a copy with their values: the row's, unless `changed` or one of the `own` ids."""
     changed = {"session_id": _FORK, **{name: _own(table.c[name]) for name in own}, **changed}
     columns = {each.name: changed.get(each.name, each) for each in table.c if each.name != left_out}
     return list(columns), list(columns.values())
@@ -130,8 +130,8 @@ def _session() -> sa.Insert:
     lines = sa.select(sa.func.jsonb_agg(_own_ids(line, _LISTED, ""))).scalar_subquery()
     is_list = sa.func.jsonb_typeof(sessions.c.summary_references) == "array"
     is_object = sa.func.jsonb_typeof(sessions.c.metadata) == "object"
-    given = {name: sessions.c[name] for name in ("owner", "title", "language", "time_zone", "agent")}
-    columns = given | {
+    copied = {name: sessions.c[name] for name in ("owner", "title", "language", "time_zone", "agent")}
+    columns = copied | {
         "id": _FORK,
         "metadata": sa.case((is_object, sessions.c.metadata), else_=sa.literal({}, JSONB)).op("||")(_FORKED_FROM),
         "title_due_at": title_due_in_copy(),
@@ -227,13 +227,13 @@ def _calls() -> sa.Insert:
         own=["id", "turn_id", "message_id", "plan_id", "settled_by"],
         left_out="seq",
     )
-    made = (
+    rows = (
         sa.select(*values)
         .select_from(tool_calls.join(_PLACED, _PLACED.c.id == tool_calls.c.message_id))
         .where(tool_calls.c.session_id == _SOURCE, _is_answered(tool_calls.c.turn_id, tool_calls.c.id))
         .order_by(*oldest_first(tool_calls))
     )
-    return sa.insert(tool_calls).from_select(names, made)
+    return sa.insert(tool_calls).from_select(names, rows)
 
 
 def _results() -> sa.Insert:
@@ -249,7 +249,7 @@ def _results() -> sa.Insert:
 
 
 def _states() -> sa.Insert:
-    """As they are now: whether a tool works is no matter of the history."""
+    """Copies the states as they are now: whether a tool works does not depend on the history."""
     names, values = _copied(tool_states, {})
     return sa.insert(tool_states).from_select(names, sa.select(*values).where(tool_states.c.session_id == _SOURCE))
 
@@ -275,17 +275,17 @@ _COPY = (_session(), _turns(), _messages(), _attachments(), _calls(), _results()
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one of the two said."""
+    """A message of the user or the assistant."""
 
     role: Literal["user", "assistant"]
     text: str
 
 
 async def import_history(
-    connection: AsyncConnection, session_id: str, said: Sequence[Said], *, key: str, now: datetime
+    connection: AsyncConnection, session_id: str, imported: Sequence[Said], *, key: str, now: datetime
 ) -> None:
     """Stores the newest turns in a session that has none yet. The last of them is found under the idempotency `key`."""
-    exchanges = _exchanges(said)[-MAX_TURNS:]
+    exchanges = _exchanges(imported)[-MAX_TURNS:]
     if not exchanges:
         return
     turn_rows: list[dict[str, Any]] = []
@@ -302,15 +302,15 @@ async def import_history(
     await connection.execute(sa.insert(turns), turn_rows)
     await connection.execute(sa.insert(messages), message_rows)
     answered = [turn["id"] for turn in turn_rows if turn["status"] == "completed"]
-    held = {"next_seq": len(message_rows) + 1, "last_turn_id": answered[-1] if answered else None}
-    held["title"] = session.first_words(exchanges[0][0])
-    await connection.execute(sa.update(sessions).where(sessions.c.id == session_id).values(held))
+    changes = {"next_seq": len(message_rows) + 1, "last_turn_id": answered[-1] if answered else None}
+    changes["title"] = session.first_words(exchanges[0][0])
+    await connection.execute(sa.update(sessions).where(sessions.c.id == session_id).values(changes))
 
 
-def _exchanges(said: Sequence[Said]) -> list[tuple[str, str]]:
-    """Returns what the user said, each with what was answered; empty if nothing was, which only the last can be."""
+def _exchanges(messages: Sequence[Said]) -> list[tuple[str, str]]:
+    """Returns the user's messages, each with its answer; empty if there is none, as only the last may lack one."""
     exchanges: list[tuple[str, str]] = []
-    for each in said:
+    for each in messages:
         if each.role == "user" and (not exchanges or exchanges[-1][1]):
             exchanges.append((each.text, ""))
         elif exchanges:

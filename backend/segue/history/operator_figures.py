@@ -45,7 +45,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the turns whose messages were accepted in some time."""
+    """Figures of the turns whose messages were accepted in a period."""
 
     accepted: Annotated[int, doc("All of them, however they stand.")] = 0
     queued: Annotated[int, doc("Those that wait.")] = 0
@@ -73,7 +73,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class OfModel:
-    """What one model did for one agent."""
+    """Figures of one model's calls for one agent."""
 
     agent: Annotated[str | None, doc("The agent that answered; null for turns that no process has begun.")]
     model: Annotated[str | None, doc("The model that answered last; null for turns without an answer.")]
@@ -103,7 +103,7 @@ class WindowFigures:
 
 
 class OperatorFigures:
-    """Adds up many turns once for all operators that look on: what it returns is KEPT_S old at most."""
+    """Adds up many turns once for all operators that look on: its figures are KEPT_S old at most."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -128,14 +128,14 @@ async def _figures_of(connection: AsyncConnection, window: Period, *, now: datet
     ids = {"first": first_id("turn", starts[0] - SKEW), "behind": first_id("turn", now + SKEW)}
     values = {**ids, "since": starts[0], "bucket_s": bucket_s, "most": MOST_TURNS}
     rows = (await connection.execute(_FIGURES, values)).all()
-    [whole] = [row for row in rows if row.grouped_by == _WHOLE]
+    [total] = [row for row in rows if row.grouped_by == _WHOLE]
     of_bucket = {row.bucket - first: _figures(row) for row in rows if row.grouped_by == _BY_BUCKET}
     codes = [ErrorCount(row.code, row.accepted) for row in rows if row.grouped_by == _BY_CODE and row.code]
     models = [OfModel(row.agent, row.model, _figures(row)) for row in rows if row.grouped_by == _BY_MODEL]
     return WindowFigures(
         bucket_s=bucket_s,
-        counted_since=whole.oldest if whole.accepted >= MOST_TURNS else starts[0],
-        total=_figures(whole),
+        counted_since=total.oldest if total.accepted >= MOST_TURNS else starts[0],
+        total=_figures(total),
         buckets=[Bucket(at, of_bucket.get(place, Figures())) for place, at in enumerate(starts)],
         errors=sorted(codes, key=lambda each: (-each.turns, each.code))[:GROUPS_SHOWN],
         by_model=sorted(models, key=lambda each: -each.figures.accepted)[:GROUPS_SHOWN],
@@ -157,7 +157,7 @@ def _ms(later: sa.ColumnElement[Any], earlier: sa.ColumnElement[Any]) -> sa.Colu
 
 
 def _number(usage: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
-    """Null for what is no number: a row that a newer release wrote must not hide the others."""
+    """Null for a value that is no number: a row that a newer release wrote must not hide the others."""
     value = usage[name]
     number = sa.func.least(value.cast(sa.Numeric), _HUGE).cast(sa.Float)
     return sa.case((sa.func.jsonb_typeof(value) == "number", number)).label(name)
@@ -240,7 +240,7 @@ _FIGURES = _grouped()
 
 @dataclass(frozen=True, slots=True)
 class UserOverview:
-    """What a user has, and what today took. A day is one in UTC."""
+    """A user's sessions, facts and keys, and today's usage. A day is one in UTC."""
 
     user: Annotated[str, doc("Who.")]
     keys: Annotated[int, doc("API keys that work.")]
@@ -295,7 +295,7 @@ _NAMES, _COUNTS = _names(), _counts()
 async def list_users(
     connection: AsyncConnection, *, after: str | None, limit: int, now: datetime
 ) -> list[UserOverview]:
-    """By name. A user is who has a session, a key, usage or limits."""
+    """Returns users by name: all who have a session, a key, usage or limits."""
     names = list((await connection.execute(_NAMES, {"after": after or "", "at_most": limit})).scalars())
     today = now.astimezone(UTC).date()
     values = {"names": names, "now": now, "midnight": datetime.combine(today, time(), UTC)}

@@ -1,4 +1,4 @@
-"""Turns of every session as operators see them: where each runs, what it waits for, and what it did when.
+"""Turns of every session as operators see them: where each runs, what it waits for, and its steps with their times.
 
 A process stores the times of a turn in `turns.run` when it ends, and keeps them in Redis until then; `turns.timeline`
 has earlier attempts. Only reads, and no words or arguments. Callers check that the asker may see all users' turns.
@@ -34,7 +34,7 @@ Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a turn waits for: a tool, or a model."""
+    """The tool or the model that a turn waits for."""
 
     kind: Annotated[Literal["tool", "model"], doc("Which of the two it is.")]
     name: Annotated[str, doc("The tool's name, or the model's.")]
@@ -43,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class OpsTurn:
-    """A turn of any user, without what was said in it."""
+    """A turn of any user, without its messages."""
 
     turn_id: Annotated[str, doc("Begins with `turn_`.")]
     session_id: Annotated[str, doc("The session it is in.")]
@@ -80,10 +80,10 @@ class TurnFilter(BaseModel):
 
 
 async def list_any(
-    connection: AsyncConnection, wanted: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
+    connection: AsyncConnection, filters: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
 ) -> list[OpsTurn]:
     """Returns open turns, or those of a status, newest first; with `words` also how their messages begin."""
-    statement = _turns().where(*_fits(wanted), if_given(turns.c.id, before, lt))
+    statement = _turns().where(*_fits(filters), if_given(turns.c.id, before, lt))
     if words:
         of_user = (messages.c.turn_id == turns.c.id) & (messages.c.role == "user")
         first = select(func.left(messages.c.content, READ_CHARS)).where(of_user).order_by(messages.c.seq).limit(1)
@@ -92,21 +92,21 @@ async def list_any(
     return await _with_tools(connection, rows)
 
 
-def _fits(wanted: TurnFilter) -> Iterable[ColumnElement[bool]]:
-    if wanted.status != "any":
-        yield turns.c.status == wanted.status if wanted.status else turns.c.status.in_(OPEN_TURNS)
-    if wanted.status == "failed" or wanted.code is not None:
+def _fits(filters: TurnFilter) -> Iterable[ColumnElement[bool]]:
+    if filters.status != "any":
+        yield turns.c.status == filters.status if filters.status else turns.c.status.in_(OPEN_TURNS)
+    if filters.status == "failed" or filters.code is not None:
         yield turns.c.error.is_not(None)  # so that it is read from an index of those
-    yield if_given(turns.c.error["code"].as_string(), wanted.code)
-    yield if_given(turns.c.session_id, wanted.session_id)
-    yield if_given(sessions.c.owner, wanted.owner)
-    if wanted.tool is not None:
-        runs = select(tool_calls.c.id).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.tool_name == wanted.tool)
+    yield if_given(turns.c.error["code"].as_string(), filters.code)
+    yield if_given(turns.c.session_id, filters.session_id)
+    yield if_given(sessions.c.owner, filters.owner)
+    if filters.tool is not None:
+        runs = select(tool_calls.c.id).where(tool_calls.c.turn_id == turns.c.id, tool_calls.c.tool_name == filters.tool)
         yield runs.where(or_(tool_calls.c.status == "running", turns.c.finished_at.is_not(None))).exists()
-    if wanted.since is not None:  # ids are in the order of time, as far as clocks agree
-        yield (turns.c.created_at >= wanted.since) & (turns.c.id >= first_id("turn", wanted.since - SKEW))
-    if wanted.until is not None:
-        yield (turns.c.created_at < wanted.until) & (turns.c.id < first_id("turn", wanted.until + SKEW))
+    if filters.since is not None:  # ids are in the order of time, as far as clocks agree
+        yield (turns.c.created_at >= filters.since) & (turns.c.id >= first_id("turn", filters.since - SKEW))
+    if filters.until is not None:
+        yield (turns.c.created_at < filters.until) & (turns.c.id < first_id("turn", filters.until + SKEW))
 
 
 async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
@@ -117,18 +117,18 @@ async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
 
 
 async def with_activity(cache: Cache, listed: Sequence[OpsTurn]) -> list[OpsTurn]:
-    """Adds what the processes say of the turns that run."""
-    said = await read_activity(cache, {turn.instance for turn in listed if turn.status == "running" and turn.instance})
-    return [_told(turn, said.get(turn.instance or "")) for turn in listed]
+    """Adds the processes' reports on the turns that run."""
+    found = await read_activity(cache, {turn.instance for turn in listed if turn.status == "running" and turn.instance})
+    return [_with_report(turn, found.get(turn.instance or "")) for turn in listed]
 
 
-def _told(turn: OpsTurn, said: ActivityReport | None) -> OpsTurn:
-    """A call that is in the ledger is what a turn waits for, whatever its process said before."""
-    activity = said.turns.get(turn.turn_id) if said else None
-    if said is None or activity is None or activity.epoch != turn.epoch or turn.status != "running":
+def _with_report(turn: OpsTurn, report: ActivityReport | None) -> OpsTurn:
+    """Adds a process's report. A call in the ledger counts as what the turn waits for, whatever the report says."""
+    activity = report.turns.get(turn.turn_id) if report else None
+    if report is None or activity is None or activity.epoch != turn.epoch or turn.status != "running":
         return turn
     waits = (Running("model", activity.model.name, activity.model.since),) if activity.model else ()
-    return replace(turn, node=activity.node, heard_at=said.at, running=turn.running or waits)
+    return replace(turn, node=activity.node, heard_at=report.at, running=turn.running or waits)
 
 
 async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[OpsTurn]:
@@ -256,8 +256,8 @@ async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -
     run: RunTimeline = stored
     earlier = stored.attempts
     if turn.status == "running":  # what its process said last of it
-        said = (await read_activity(cache, [turn.instance or ""])).get(turn.instance or "")
-        activity = said.turns.get(turn.turn_id) if said else None
+        process = (await read_activity(cache, [turn.instance or ""])).get(turn.instance or "")
+        activity = process.turns.get(turn.turn_id) if process else None
         run = (activity.timeline if activity and activity.epoch == turn.epoch else None) or RunTimeline()
     return TurnTimeline(
         turn=turn,
@@ -289,7 +289,7 @@ def _last_attempt(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Attempt]:
 
 
 def _queued(turn: OpsTurn, earlier: Sequence[Attempt]) -> list[Wait]:
-    """From the message to the first attempt, and from the end of each attempt to the next."""
+    """The waits from the message to the first attempt, and from the end of each attempt to the next."""
     begun = [*(each.started_at for each in earlier), *(each.started_at for each in _last_attempt(turn, earlier))]
     since = [turn.created_at, *(each.ended_at for each in earlier)]
     until = [*begun, *([turn.finished_at] if len(begun) < len(since) else [])]
@@ -300,8 +300,8 @@ def _model_calls(turn: OpsTurn, run: RunTimeline) -> list[TimedModelCall]:
     calls = []
     for each in run.model_calls:
         begun = [node.node for node in run.nodes if node.at_ms <= each.at_ms]
-        told = {name: value for name, value in each._asdict().items() if name != "at_ms"}
-        calls.append(TimedModelCall(node=begun[-1] if begun else None, at=_at(turn, each), **told))
+        fields = {name: value for name, value in each._asdict().items() if name != "at_ms"}
+        calls.append(TimedModelCall(node=begun[-1] if begun else None, at=_at(turn, each), **fields))
     return calls
 
 
@@ -326,9 +326,9 @@ async def _approval(connection: AsyncConnection, row: Row[Any]) -> list[Wait]:
         return []
     later = turns.alias("later")
     answered = select(func.min(later.c.created_at)).where(later.c.session_id == row.session_id, later.c.seq > row.seq)
-    asked = select(plans.c.status, plans.c.expires_at, answered.scalar_subquery().label("answered_at"))
-    asked = asked.where(plans.c.session_id == row.session_id, plans.c.asked_in == row.id)
-    found = (await connection.execute(asked.limit(1))).one_or_none()
+    question = select(plans.c.status, plans.c.expires_at, answered.scalar_subquery().label("answered_at"))
+    question = question.where(plans.c.session_id == row.session_id, plans.c.asked_in == row.id)
+    found = (await connection.execute(question.limit(1))).one_or_none()
     if found is None:
         return []
     until = found.answered_at or (None if found.status == "waiting" else found.expires_at)

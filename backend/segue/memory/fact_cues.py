@@ -1,4 +1,4 @@
-"""The words of facts about the user: does a message state one, has the user said it, which dates does it mean. Pure.
+"""The words of facts about the user: whether a message states one, the user said it, and which dates it means. Pure.
 
 A model reads pages and tool results too, so no model decides what is true of a user: every word of a fact has to be in
 a message of theirs, up to its ending, or be a synonym; addresses to the letter. Words: `facts.toml`, `days.toml`.
@@ -57,7 +57,7 @@ class CuedSentence:
 
 
 def may_state_facts(message: str) -> bool:
-    """Returns whether a model should look for facts about the user. Cheap, and rather true than false."""
+    """Returns whether a model should look for facts about the user. Cheap; true if in doubt."""
     own = own_words(message)
     return len(own) <= LONGEST_READ and next(cued_sentences(own), None) is not None
 
@@ -83,17 +83,17 @@ def is_about(text: str, fact: str) -> bool:
     words = split_words(fact)
     synonyms, forms = FACT_WORDS.now.synonyms, set(map(_without_prefix, words))
     meanings = {synonyms[word] for word in words if word in synonyms}
-    asked = [word for word in split_words(text) if word in synonyms or word not in FACT_WORDS.now.ignored]
-    return any(synonyms.get(word) in meanings or _is_among(_without_prefix(word), forms) for word in asked)
+    about = [word for word in split_words(text) if word in synonyms or word not in FACT_WORDS.now.ignored]
+    return any(synonyms.get(word) in meanings or _is_among(_without_prefix(word), forms) for word in about)
 
 
 def is_correction(message: str) -> bool:
-    """Returns whether the user takes something back: "no longer Monday"."""
+    """Returns whether the user retracts something: "no longer Monday"."""
     return "correction" in _cues_in(split_words(message[:LONGEST_READ]))
 
 
 def search_words(text: str) -> str:
-    """Returns what to search for: the words of `index_words` that are no stopwords in the language of the text."""
+    """Returns the words to search for: those of `index_words` that are no stopwords in the language of the text."""
     words = split_words(text[:LONGEST_READ])
     stopwords = max(FACT_WORDS.now.stopwords.values(), key=lambda stopwords: sum(word in stopwords for word in words))
     meaningful = (word for word in _in_pairs(words) if not _is_stopword(word, stopwords))
@@ -101,7 +101,7 @@ def search_words(text: str) -> str:
 
 
 def index_words(text: str) -> str:
-    """Returns what a text is found by: words, and in scripts without spaces letters and pairs of letters."""
+    """Returns the words by which a text is found; in scripts without spaces letters and pairs of letters."""
     words = split_words(text)
     return " ".join([*_in_pairs(words), *filter(is_unspaced, words)])
 
@@ -118,9 +118,9 @@ def significant_words(text: str) -> list[str]:
 
 def says_all_of(text: str, fact: str) -> bool:
     """Returns whether a text has all words of a fact in their order, and is about the same: it begins as that does."""
-    said = iter(split_words(text))
+    words = iter(split_words(text))
     is_about_same = significant_words(text)[:1] == significant_words(fact)[:1]
-    return is_about_same and all(word in said for word in split_words(fact))
+    return is_about_same and all(word in words for word in split_words(fact))
 
 
 def _in_pairs(words: Iterable[str]) -> Iterator[str]:
@@ -189,13 +189,13 @@ def _read_words(sections: Mapping[str, Any]) -> Mapping[str, PhraseMatcher[int |
 WORDS: Final = WordList("days.toml", _read_words)
 
 
-def days_meant(said: str, said_on: date) -> dict[Phrase, str]:
+def days_meant(text: str, said_on: date) -> dict[Phrase, str]:
     """Returns by its words each day that a message names so, as a date (ISO 8601)."""
-    words, matcher = split_words(said[:LONGEST_READ]), WORDS.now.get(detect_language(said, default=""))
+    words, matcher = split_words(text[:LONGEST_READ]), WORDS.now.get(detect_language(text, default=""))
     days: dict[Phrase, str] = {}
     for phrase, shift in _phrases_in(words, matcher) if matcher else ():
         # In Korean `내일` is tomorrow and `내 일` my work: the letters are the same, and each is a word here.
-        if shift is not None and (not is_unspaced(phrase[0]) or "".join(phrase) in said):
+        if shift is not None and (not is_unspaced(phrase[0]) or "".join(phrase) in text):
             days[phrase] = (said_on + timedelta(days=shift)).isoformat()
     return days
 
@@ -221,9 +221,9 @@ def is_said(fact: str, *texts: str) -> bool:
     takes_all = is_explained or any(each.negated for each in of_fact)
     words = {word for clause in clauses if takes_all or not clause.negated for word in clause.words}
     synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}
-    said = set(map(_without_prefix, words))
+    forms = set(map(_without_prefix, words))
     return bool(significant) and all(
-        FACT_WORDS.now.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), said) for word in significant
+        FACT_WORDS.now.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), forms) for word in significant
     )
 
 
@@ -255,8 +255,8 @@ def _clauses_of(text: str, language: str) -> Iterator[_FactClause]:
         yield _FactClause(said)
 
 
-def _is_among(word: str, said: set[str]) -> bool:
-    return word in said or (word.isalpha() and any(_is_form_of(word, other) for other in said))
+def _is_among(word: str, forms: set[str]) -> bool:
+    return word in forms or (word.isalpha() and any(_is_form_of(word, other) for other in forms))
 
 
 def _is_form_of(word: str, other: str) -> bool:
@@ -267,5 +267,5 @@ def _is_form_of(word: str, other: str) -> bool:
 
 
 def _without_prefix(word: str) -> str:
-    """Drops what Arabic writes before a word: the article, and the person of a verb."""
+    """Drops the prefixes of an Arabic word: the article, and the person of a verb."""
     return _ARABIC_PREFIX.sub("", word)

@@ -90,7 +90,7 @@ async def add_fact(
 
 
 async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, by: str) -> None:
-    """Does nothing if the fact has been deleted or corrected in the meantime."""
+    """Marks a fact as replaced by another, unless it was deleted or corrected in the meantime."""
     is_it = (memories.c.owner == owner, memories.c.id == memory_id, memories.c.id != by, _IS_CURRENT)
     await connection.execute(sa.update(memories).where(*is_it).values(superseded_by=by))
 
@@ -113,7 +113,7 @@ async def oldest_facts(connection: AsyncConnection, owner: str, *, limit: int) -
 async def change_fact(
     connection: AsyncConnection, owner: str, memory_id: str, *, content: str | None, kind: MemoryKind | None
 ) -> Memory:
-    """Changes what is given. Raises NotFound as `delete_fact`, and AppError `memory_exists` if another fact says so."""
+    """Changes the given columns. Raises NotFound as `delete_fact`, AppError `memory_exists` if another fact says so."""
     changes: dict[str, Any] = {"kind": kind} if kind is not None else {}
     if content is not None:
         changes |= _worded(" ".join(content.split())) | {"embedding": None, "embedding_model": None}
@@ -131,7 +131,7 @@ async def change_fact(
 
 
 def _hash(content: str) -> str:
-    """Knows no case, accents and punctuation, but signs: `A+` is not `A-`, nor `C` the language `C++`."""
+    """Ignores case, accents and punctuation, but not signs: `A+` is not `A-`, nor `C` the language `C++`."""
     folded = " ".join(split_words(content)) or content
     return hashlib.sha256("".join((folded, *_SIGN.findall(content))).encode()).hexdigest()[:32]
 
@@ -146,7 +146,7 @@ def _worded(content: str) -> dict[str, Any]:
 
 
 async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> str | None:
-    """Deletes the fact and those it corrected. Returns the session it was told in. Raises NotFound."""
+    """Deletes the fact and those it corrected. Returns the session it comes from. Raises NotFound."""
     gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
     told_in: str | None
     (told_in,) = existing("memory", (await connection.execute(gone.returning(memories.c.session_id))).one_or_none())
@@ -162,7 +162,7 @@ async def delete_facts_that_say(connection: AsyncConnection, owner: str, content
 
 
 async def delete_facts_of_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
-    """Deletes the facts that were told in a session, corrected ones too, and those they corrected."""
+    """Deletes the facts that come from a session, corrected ones too, and those they corrected."""
     await connection.execute(sa.delete(memories).where(memories.c.owner == owner, memories.c.session_id == session_id))
 
 
@@ -194,8 +194,8 @@ async def find_facts(
     connection: AsyncConnection, owner: str, words: str, *, limit: int, now: datetime
 ) -> tuple[list[Memory], list[Memory]]:
     """Returns the facts that share a word with `search_words`, best first, and then others of ALWAYS_USEFUL kinds."""
-    asked = {"of_owner": owner, "asked": " | ".join(words.split()), "at_most": limit, "at": now}
-    found = [(row.matches, _memory(row)) for row in await connection.execute(_FIND, asked)]
+    values = {"of_owner": owner, "asked": " | ".join(words.split()), "at_most": limit, "at": now}
+    found = [(row.matches, _memory(row)) for row in await connection.execute(_FIND, values)]
     return [fact for matches, fact in found if matches], [fact for matches, fact in found if not matches]
 
 
@@ -235,8 +235,8 @@ async def nearest_facts(
     connection: AsyncConnection, owner: str, model: str, embedding: Sequence[float], *, limit: int
 ) -> list[tuple[Memory, float]]:
     """Returns the facts whose embeddings are closest, with the cosine of the angle between. Needs pgvector."""
-    asked = {"of_owner": owner, "of_model": model, "to": list(embedding), "dimensions": len(embedding)}
-    return [(_memory(row), row.cosine) for row in await connection.execute(_NEAREST, {**asked, "at_most": limit})]
+    values = {"of_owner": owner, "of_model": model, "to": list(embedding), "dimensions": len(embedding)}
+    return [(_memory(row), row.cosine) for row in await connection.execute(_NEAREST, {**values, "at_most": limit})]
 
 
 async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:
@@ -266,7 +266,7 @@ async def facts_without_embedding(
 async def set_embeddings(
     connection: AsyncConnection, model: str, embeddings: Sequence[tuple[str, str, Sequence[float]]]
 ) -> None:
-    """Each is of a fact's id and content. It is left out if the fact says something else by now."""
+    """Each goes to a fact's id and content, and is left out if the fact's content has changed by now."""
     is_it = memories.c.id == sa.bindparam("of_id"), memories.c.content == sa.bindparam("says")
     statement = sa.update(memories).where(*is_it).values(embedding=sa.bindparam("vector"), embedding_model=model)
     values = [{"of_id": fact, "says": content, "vector": list(vector)} for fact, content, vector in embeddings]

@@ -48,8 +48,8 @@ def insert_message(allocated: sa.CTE, *, opens_turn: bool = False) -> sa.Insert:
 class NewMessage:
     """A message to store. It has an `id` if it has been shown under one already.
 
-    `opaque` is what the provider wants back with the message: `by` names the endpoint and model that made it. `note` is
-    what the model is told with it: of an answer, that the service wrote it. `attachments` are the files that it
+    `opaque` has the parts that the provider wants back with the message: `by` names the endpoint and model that made
+    them. `note` goes to the model with it: of an answer, that the service wrote it. `attachments` are the files that it
     carries. One `by_program` is none of the user's.
     """
 
@@ -138,9 +138,9 @@ _WINDOW = (
 
 
 async def forget_opaque(connection: AsyncConnection, session_id: str) -> None:
-    """Drops what providers want back with the messages of a session, since it cannot be verified any more."""
-    given = (messages.c.session_id == session_id, messages.c.opaque.is_not(None))
-    await connection.execute(sa.update(messages).where(*given).values(opaque=sa.null()))
+    """Drops the opaque parts of a session's messages, since they can no longer be verified."""
+    conditions = (messages.c.session_id == session_id, messages.c.opaque.is_not(None))
+    await connection.execute(sa.update(messages).where(*conditions).values(opaque=sa.null()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +161,17 @@ async def load_window(
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
     newest_first = (await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})).mappings().all()
-    wanted: list[str] = []
+    ids: list[str] = []
     for row in newest_first:
         size = row["opaque_bytes"] or 0
         opaque_bytes -= size
         if opaque_bytes < 0:
             break
         if size:
-            wanted.append(row["id"])
+            ids.append(row["id"])
     opaque: dict[str, Mapping[str, Any]] = {}
-    if wanted:
-        kept = sa.select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(wanted))
+    if ids:
+        kept = sa.select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(ids))
         parts = ((row.id, opaque_of(row.opaque, "messages", row.id)) for row in await connection.execute(kept))
         opaque = {message_id: read for message_id, read in parts if read}
     rows = await _with_opening(connection, turn.session_id, newest_first[::-1])
@@ -195,8 +195,8 @@ async def load_turns(
     connection: AsyncConnection, session_id: str, *, after: int, up_to: int, limit: int
 ) -> list[list[Message]]:
     """Returns the oldest turns behind `after` up to `up_to`, whole unless the first alone exceeds `limit` messages."""
-    said = sa.select(*SHOWN).where(messages.c.session_id == session_id, IN_HISTORY)
-    between = said.where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
+    history = sa.select(*SHOWN).where(messages.c.session_id == session_id, IN_HISTORY)
+    between = history.where(messages.c.turn_seq > after, messages.c.turn_seq <= up_to)
     statement = between.order_by(messages.c.turn_seq, messages.c.seq).limit(limit)
     rows = (await connection.execute(statement)).mappings().all()
     turns = [provider_valid(list(map(_message, turn))) for _, turn in groupby(rows, key=lambda row: row["turn_seq"])]
@@ -258,19 +258,19 @@ async def get_message(connection: AsyncConnection, owner: str, session_id: str, 
 
 
 def said_by_user(message: Message) -> str:
-    """Returns, to the letter, what the user says in a message: not what a program brought, or what they quote."""
+    """Returns the user's own words in a message, to the letter: not a program's, and none that they quote."""
     return own_words(str(message.content)) if message.role == "user" and BY_PROGRAM not in message.metadata else ""
 
 
 async def recent_texts(
     connection: AsyncConnection, owner: str, session_id: str, *, limit: int, roles: Sequence[Role] = _SPEAKERS
 ) -> list[Message]:
-    """Returns what the user and the assistant last said to each other in a session, newest first. A message whose turn
-    still waits is not said yet: nothing in it agrees to, or asks for, what the turn before it does.
+    """Returns the last messages of the user and the assistant in a session, newest first. A message whose turn still
+    waits does not count yet: nothing in it agrees to, or asks for, an act of the turn before it.
     """
     waits = sa.exists().where(turns.c.id == messages.c.turn_id, turns.c.status == QUEUED)
-    said = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(roles), ~waits)
-    return await _read(connection, said.order_by(messages.c.seq.desc()).limit(limit))
+    statement = _owned(owner, session_id).where(IN_HISTORY, messages.c.role.in_(roles), ~waits)
+    return await _read(connection, statement.order_by(messages.c.seq.desc()).limit(limit))
 
 
 recent_user_messages = partial(recent_texts, limit=10, roles=("user",))
@@ -282,7 +282,7 @@ def _owned(owner: str, session_id: str) -> sa.Select[Any]:
 
 
 async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Message]:
-    """Returns what the user said in a turn, the message that opened it first; nothing if the turn is gone."""
+    """Returns the user's messages in a turn, the one that opened it first; empty if the turn is gone."""
     statement = sa.select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
     return await _read(connection, statement.order_by(messages.c.seq))
 
@@ -297,16 +297,16 @@ async def opening_messages(connection: AsyncConnection, session_ids: Sequence[st
 
 async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
     """Returns the assistant's last message to the user before a turn."""
-    said = sa.select(messages.c.content).where(messages.c.session_id == session_id, IN_HISTORY)
-    before = said.where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
+    statement = sa.select(messages.c.content).where(messages.c.session_id == session_id, IN_HISTORY)
+    before = statement.where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
     newest = before.order_by(messages.c.turn_seq.desc(), messages.c.seq.desc()).limit(1)
     return (await connection.execute(newest)).scalar_one_or_none()
 
 
 async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
     """Returns the last assistant message of completed turns, by turn id; none that a later run has replaced."""
-    said = (messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
-    last = sa.select(*SHOWN).ext(distinct_on(messages.c.turn_id)).where(*said)
+    conditions = (messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
+    last = sa.select(*SHOWN).ext(distinct_on(messages.c.turn_id)).where(*conditions)
     statement = last.order_by(messages.c.turn_id, messages.c.seq.desc())
     return {row["turn_id"]: _message(row) for row in (await connection.execute(statement)).mappings()}
 
@@ -321,7 +321,7 @@ async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What every reference has; INTERRUPTED ones have no more."""
+    """The fields of every reference; INTERRUPTED ones have no more."""
 
     tool_call_id: str
     tool_name: str

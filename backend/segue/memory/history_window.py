@@ -1,4 +1,4 @@
-"""Selects what of a session the model is shown, as providers demand it and within a budget of tokens. Tokens are
+"""Selects the part of a session that the model is shown, as providers demand it, within a budget of tokens. Tokens are
 counted by the model's tokenizer if its file is in TIKTOKEN_CACHE_DIR, else estimated. Otherwise pure.
 
 Reduces only as far as needed, the oldest first: opaque parts of calls; results of calls that were made again; then
@@ -41,7 +41,7 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """The model is shown at most so many messages and tokens. Without `summarises` no summary has what is left out."""
+    """The model is shown at most so many messages and tokens. Without `summarises` no summary covers the rest."""
 
     messages: int
     tokens: int
@@ -51,8 +51,8 @@ class WindowLimits:
 @dataclass(frozen=True, slots=True)
 class WindowParts:
     """The messages there are, and references to earlier results, newest first. `whole` are the calls whose results may
-    be shown whole, `fixed` is the tokens of what is never reduced, `origin_id` the message that asked for the open
-    plan. `opaque` are the messages that come with opaque parts if they are whole.
+    be shown whole, `fixed` is the tokens of the parts that are never reduced, `origin_id` the message that asked for
+    the open plan. `opaque` are the messages that come with opaque parts if they are whole.
     """
 
     window: Sequence[Message]
@@ -73,7 +73,7 @@ class WindowCosts:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
-    """What is shown. `forms` is by `message_key`; `listed` are the references to results that are not in the history.
+    """The selection. `forms` is by `message_key`; `listed` are the references to results that are not in the history.
     `cut_off` is the seq of the last turn that should go into the summary, None if none should yet.
     """
 
@@ -85,7 +85,7 @@ class HistoryWindow:
 
 def provider_valid(window: Sequence[Message]) -> list[Message]:
     """Returns the messages as providers demand them: a user message first, and the answers of calls right after them. A
-    call without an answer gets one that says so; an answer without a call is left out, and so is what is unreadable.
+    call without an answer gets one that says so; answers without a call are left out, as are unreadable messages.
     """
     window = [message for message in window if not isinstance(message, UnreadableMessage)]
     start = next((index for index, message in enumerate(window) if message.role == "user"), len(window))
@@ -105,7 +105,7 @@ def _interrupted(message: Message, call: RequestedCall) -> Message:
 
 
 def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) -> HistoryWindow:
-    """Returns what fits. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
+    """Returns the parts that fit. `parts.window` ends with the running turn; a turn is left out whole or not at all."""
     forms: dict[str, ShownForm] = {
         message_key(each): "reference" if _result(each) and each.tool_call_id not in parts.whole else "whole"
         for each in parts.window
@@ -123,8 +123,8 @@ def select_window(parts: WindowParts, limits: WindowLimits, costs: WindowCosts) 
     most, least = int(room * MOST_LISTED), int(room * LEAST_LISTED)
     spare = room - sum(sizes)
     repeated, by_age = _repeated(parts.window), _by_age(parts.window, forms)
-    for wanted, steps in ((least, _with_opaque_parts(parts)), (most, repeated), (least, by_age)):
-        while spare < min(wanted, listed) and (step := next(steps, None)) is not None:
+    for target, steps in ((least, _with_opaque_parts(parts)), (most, repeated), (least, by_age)):
+        while spare < min(target, listed) and (step := next(steps, None)) is not None:
             message, form = step
             before, forms[message_key(message)] = cost(message), form
             spare += before - cost(message)
@@ -218,7 +218,7 @@ def _result(message: Message) -> dict[str, Any]:
 
 
 def message_key(message: Message) -> str:
-    """Returns what is unique to a message; its id is not, since a repaired tool message has that of its call."""
+    """Returns a key that is unique to a message; its id is not, since a repaired tool message has that of its call."""
     return message.tool_call_id or message.id
 
 

@@ -1,5 +1,5 @@
-"""What is known of a user across sessions: given to a turn, searched, and stored. A turn gets all facts as far as they
-fit a budget of tokens. Searches by words, and by meaning if an embedder is given and Postgres has pgvector.
+"""Facts about a user across sessions: given to a turn, searched, and stored. A turn gets all facts as far as they fit a
+budget of tokens. Searches by words, and by meaning if an embedder is given and Postgres has pgvector.
 """
 
 from collections import defaultdict
@@ -67,7 +67,7 @@ class LongTermMemory:
 
     async def given(self, payer: Payer, message: str, *, now: datetime) -> list[Memory]:
         """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:
-        what is about health and safety, what the message is about, what may always be of use, the newest.
+        those about health and safety, about the message's subject, of general use, and the newest.
         """
         most, owner = self._budget // LEAST_TOKENS, payer[0]
         known = await self._database.read(fact_store.oldest_facts, owner, limit=most + 1)
@@ -98,15 +98,15 @@ class LongTermMemory:
     async def remember(
         self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime, time_zone: str = "UTC"
     ) -> Memory | None:
-        """Stores what the user said in this session. Returns None if no message of theirs says it: a page may have. A
-        correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on Monday.
-        The dates that "tomorrow" and the like mean in the user's time zone are put behind it.
+        """Stores a statement of the user's in this session. Returns None if no message of theirs has it: a page may
+        have. A correction may lean on the fact it corrects, and replaces it: "no longer Monday" leaves out what is on
+        Monday. The dates that "tomorrow" and the like mean in the user's time zone are put behind it.
         """
-        said = await self._said(owner, session_id)
-        source, leans_on = _message_that_says(content, said, time_zone), None
+        messages = await self._said(owner, session_id)
+        source, leans_on = _message_that_says(content, messages, time_zone), None
         if source is None:
             known = await self.recall((owner, session_id), content, now=now)
-            saying = ((_message_that_says(content, said, time_zone, fact.content), fact) for fact in known)
+            saying = ((_message_that_says(content, messages, time_zone, fact.content), fact) for fact in known)
             source, leans_on = next(((message, fact) for message, fact in saying if message), (None, None))
         if source is None:
             return None
@@ -118,15 +118,15 @@ class LongTermMemory:
         return fact
 
     async def says(self, owner: str, session_id: str, content: str, time_zone: str) -> bool:
-        """Returns whether a message of the user's in this session says this: a page may have."""
+        """Returns whether a message of the user's in this session states this: a page may have."""
         return _message_that_says(content, await self._said(owner, session_id), time_zone) is not None
 
     async def forget(self, owner: str, session_id: str, contents: Collection[str]) -> list[str] | None:
-        """Deletes the facts of these words and those they replaced; returns what they said. None if the user has not
+        """Deletes the facts of these words and those they replaced; returns their contents. None if the user has not
         asked for it in their last messages of this session: a page may have.
         """
-        said = await self._said(owner, session_id)
-        if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in said[:MESSAGES_THAT_ASK]):
+        messages = await self._said(owner, session_id)
+        if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in messages[:MESSAGES_THAT_ASK]):
             return None
         async with self._database.transaction() as connection:
             await self._stop_learning(connection, owner, session_id)  # from what was said before
@@ -154,8 +154,8 @@ class LongTermMemory:
         source: fact_store.FactSource,
         embedding: Sequence[float] | None,
     ) -> Memory:
-        """Stores a fact in the caller's transaction. It supersedes those told before of the same meaning, if it says
-        all of them: that two children may not eat nuts are two facts, however close their embeddings are.
+        """Stores a fact in the caller's transaction. It supersedes earlier ones of the same meaning, if it says all of
+        them: that two children may not eat nuts are two facts, however close their embeddings are.
         """
         memory = await fact_store.add_fact(connection, owner, fact, now=now, source=source)
         if embedding is None or self._embedder is None:
@@ -237,9 +237,9 @@ def _days(message: Message, time_zone: str) -> dict[Phrase, str]:
     return fact_cues.days_meant(said_by_user(message), local_time(message.created_at, time_zone).date())
 
 
-def _message_that_says(content: str, said: Iterable[Message], time_zone: str, *also: str) -> Message | None:
+def _message_that_says(content: str, messages: Iterable[Message], time_zone: str, *also: str) -> Message | None:
     # A message as long as a document was pasted: it is not the user who speaks in it.
-    spoken = ((each, said_by_user(each)) for each in said if len(each.content) <= fact_cues.LONGEST_READ)
+    spoken = ((each, said_by_user(each)) for each in messages if len(each.content) <= fact_cues.LONGEST_READ)
     return next(
         (each for each, own in spoken if fact_cues.is_said(content, own, *_days(each, time_zone).values(), *also)), None
     )

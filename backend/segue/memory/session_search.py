@@ -57,9 +57,9 @@ async def search_sessions(
     # With OFFSET 0 PostgreSQL looks for a hit once, not for the condition and again for what is returned.
     with_hits = sa.select(*looked_at.c, _hit(words, looked_at).label("hit")).order_by(*latest_first(looked_at))
     searched = with_hits.offset(0).subquery("searched")
-    wanted = shown(searched).add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
-    wanted = wanted.where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
-    rows = (await connection.execute(wanted.order_by(*latest_first(searched)).limit(limit + 1))).all()
+    statement = shown(searched).add_columns(searched.c.hit, searched.c.above, searched.c.is_last)
+    statement = statement.where(sa.or_(searched.c.hit.is_not(None), searched.c.is_last))
+    rows = (await connection.execute(statement.order_by(*latest_first(searched)).limit(limit + 1))).all()
     found = [row for row in rows if row.hit is not None]
     page = [readable_session(row, hit=row.hit) for row in found[:limit]]
     if len(found) > limit:
@@ -121,7 +121,7 @@ def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: Search
 
 
 def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any]:
-    """Returns where the words stand, in the title or else in the newest message that has them all, and its id."""
+    """Returns where the words are, in the title or else in the newest message that has them all, and its id."""
 
     def has_all(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.and_(*(_place(text, word) > 0 for word in words))
@@ -134,12 +134,12 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
     between = (messages.c.seq > looked_at.c.above, messages.c.seq < looked_at.c.below)
     found = sa.select(place(messages.c.content, messages.c.id))
     found = found.where(*in_session, *between, has_all(messages.c.content))
-    said = found.order_by(messages.c.seq.desc()).limit(1).scalar_subquery()
-    return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=said)
+    newest = found.order_by(messages.c.seq.desc()).limit(1).scalar_subquery()
+    return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=newest)
 
 
 def _alike() -> dict[str, str]:
-    """Returns by letter those that a search takes for it: devices write ’ for ', and people e for è."""
+    """Returns for each letter those that a search takes for it: devices write ’ for ', and people e for è."""
     latin_and_arabic = filter(str.isalpha, map(chr, (*range(0x61, 0x250), *range(0x621, 0x64B))))
     plain = {letter: normalize("NFD", letter)[0] for letter in latin_and_arabic}
     plain |= {"'": "'", "’": "'", "ى": "ي", "ة": "ه"}
@@ -151,8 +151,8 @@ _ALIKE: Final = _alike()
 
 
 def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
-    """Returns where a word stands, in any case and with any accents, from 1, or 0. PostgreSQL's small letters are not
-    always Python's, and some devices write è, and others 가, in parts.
+    """Returns the position of a word, in any case and with any accents, from 1, or 0. PostgreSQL's small letters are
+    not always Python's, and some devices write è, and others 가, in parts.
     """
     letters = (_ALIKE.get(letter.lower(), re.escape(letter)) for letter in normalize("NFC", word))
     pattern = "|".join(("".join(letters), re.escape(word), re.escape(normalize("NFD", word))))

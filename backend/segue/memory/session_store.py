@@ -1,4 +1,4 @@
-"""Sessions, their titles, and what users think of answers. Every statement for a user has the owner in its predicate.
+"""Sessions, their titles, and users' feedback on answers. Every statement for a user has the owner in its predicate.
 Owns `client_sessions`, `feedback` and `sessions`, but for what a turn and the summary set in it. `title_due_at` is when
 a model is to write a title instead of the first words: infinity until the first answer, null once a user gives one.
 """
@@ -41,14 +41,14 @@ async def create_session(
 ) -> Session:
     """`time_zone` is empty if it is not known."""
     session_id = new_id("ses", now)
-    given: dict[str, Any] = {"title": title, "agent": agent, "language": language, "time_zone": time_zone}
-    given["metadata"] = dict(metadata)
+    columns: dict[str, Any] = {"title": title, "agent": agent, "language": language, "time_zone": time_zone}
+    columns["metadata"] = dict(metadata)
     times = {"created_at": sa.func.now(), "updated_at": sa.func.now()}
-    made = sa.insert(sessions).values(id=session_id, owner=owner, gaps=0, **given, **times)
-    at = (await connection.execute(made.returning(sessions.c.created_at))).scalar_one()
+    insertion = sa.insert(sessions).values(id=session_id, owner=owner, gaps=0, **columns, **times)
+    at = (await connection.execute(insertion.returning(sessions.c.created_at))).scalar_one()
     begins: dict[str, Any] = {"archived": False, "pinned": False, "message_count": 0, "running_turn_id": None}
     begins |= {"time_zone": time_zone or "UTC", "created_at": at, "updated_at": at}
-    return Session(id=session_id, **{**given, **begins})
+    return Session(id=session_id, **{**columns, **begins})
 
 
 async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
@@ -68,8 +68,8 @@ async def name_session(
     connection: AsyncConnection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
 ) -> bool:
     """Returns whether the session has this name now, not that of another one, unless that is `instead_of`."""
-    given = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
-    named = given.on_conflict_do_update(
+    insertion = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
+    named = insertion.on_conflict_do_update(
         index_elements=[client_sessions.c.owner, client_sessions.c.client_id],
         set_={"session_id": session_id},
         where=client_sessions.c.session_id.in_([session_id, instead_of or session_id]),
@@ -125,7 +125,7 @@ def latest_first(of: sa.FromClause) -> Sequence[sa.ColumnElement[Any]]:
 async def update_session(
     connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
 ) -> Session:
-    """`changes` are what a client may give. Archiving or pinning it does not count as activity. Raises NotFound."""
+    """`changes` are what a client may set. Archiving or pinning it does not count as activity. Raises NotFound."""
     if changes:
         if "title" in changes:
             changes = {**changes, "title_due_at": None}
@@ -146,17 +146,17 @@ class DueTitle:
 
 
 def title_due_on_message() -> sa.ColumnElement[datetime | None]:
-    """What the statement that accepts a message sets: a title that it gives may be improved."""
+    """The columns that the statement accepting a message sets: a title that it gives may be improved."""
     return sa.case((sessions.c.title.is_(None), _UNANSWERED), else_=sessions.c.title_due_at)
 
 
 def title_due_in_copy() -> sa.ColumnElement[datetime | None]:
-    """What a copy of a session has: a title that is still to be improved is, after the copy's next answer."""
+    """The columns of a session's copy: a title still to be improved is improved after the copy's next answer."""
     return sa.case((sessions.c.title_due_at.is_not(None), _UNANSWERED))
 
 
 def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[datetime | None]:
-    """What the statement that finishes a turn sets, if titles are improved."""
+    """The columns that the statement finishing a turn sets, if titles are improved."""
     return sa.case((improves & (sessions.c.title_due_at == _UNANSWERED), sa.func.now()), else_=sessions.c.title_due_at)
 
 
@@ -174,8 +174,8 @@ async def store_title(connection: AsyncConnection, job: DueTitle, title: str | N
     if title is None:
         await connection.execute(sa.update(sessions).where(*still_due).values(title_due_at=None))
         return False
-    given = sa.update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
-    return await connection.scalar(given.returning(sessions.c.id)) is not None
+    query = sa.update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
+    return await connection.scalar(query.returning(sessions.c.id)) is not None
 
 
 async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
@@ -202,7 +202,7 @@ async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str
 
 
 async def those_there(connection: AsyncConnection, session_ids: Sequence[str]) -> set[str]:
-    """Returns which of these sessions there are."""
+    """Returns which of these sessions exist."""
     found = await connection.scalars(sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids)))
     return set(found) if session_ids else set()
 
@@ -260,13 +260,13 @@ def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> S
 async def set_feedback(
     connection: AsyncConnection, message_id: str, *, rating: Rating | None, comment: str | None
 ) -> None:
-    """Replaces what was said of a message before; without a rating nothing is left of it."""
+    """Replaces the feedback on a message; without a rating it is deleted."""
     if rating is None:
         await connection.execute(sa.delete(feedback).where(feedback.c.message_id == message_id))
         return
     new = upsert(feedback).values(message_id=message_id, rating=rating, comment=comment, created_at=sa.func.now())
-    said = {name: new.excluded[name] for name in ("rating", "comment", "created_at")}
-    await connection.execute(new.on_conflict_do_update(index_elements=["message_id"], set_=said))
+    changes = {name: new.excluded[name] for name in ("rating", "comment", "created_at")}
+    await connection.execute(new.on_conflict_do_update(index_elements=["message_id"], set_=changes))
 
 
 async def feedback_on(connection: AsyncConnection, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -278,7 +278,7 @@ async def feedback_on(connection: AsyncConnection, message_ids: Sequence[str]) -
 async def list_feedback(
     connection: AsyncConnection, *, rating: Rating | None, before: int | None, limit: int
 ) -> list[tuple[Feedback, int]]:
-    """Returns that of all users, newest first, each with its seq: for ops only."""
+    """Returns the feedback of all users, newest first, each with its seq: for ops only."""
     of_answer = (messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))
     statement = sa.select(feedback, *of_answer).join(messages, messages.c.id == feedback.c.message_id)
     statement = statement.join(sessions, sessions.c.id == messages.c.session_id)

@@ -1,5 +1,5 @@
-"""A session's short-term memory, in Redis with a sliding TTL: the last exchange and references to recent results. It is
-a copy of what Postgres has. One turn runs at a time in a session, so writes do not race.
+"""A session's short-term memory, in Redis with a sliding TTL: the last exchange and references to recent results. It
+copies rows of Postgres. One turn runs at a time in a session, so writes do not race.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ MAX_REFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class ShortTermMemory:
-    """The working memory of a session: what its last turn left behind."""
+    """The working memory of a session, as its last turn left it."""
 
     session_id: Annotated[str, doc("The session.")]
     turn_id: Annotated[str, doc("The turn that left it.")]

@@ -1,6 +1,6 @@
 """The rolling summary of a session, which a model writes. Owns the summary columns of `sessions`.
 
-A summary only grows at its end, so what was kept stays as it is; once it is too long, its oldest lines are condensed.
+A summary only grows at its end, so its beginning stays as it is; once it is too long, its oldest lines are condensed.
 The wait for a next try grows with each: a failure is not tried at every turn.
 """
 
@@ -52,13 +52,13 @@ def written(lines: SummaryLines) -> str:
 
 
 def carried_on(summary: SummaryLines, added: SummaryLines) -> SummaryLines:
-    """Returns a summary with what was added behind it; but what is open is said anew, if any section is."""
+    """Returns a summary with new lines added at its end; open points are stated anew, if any section is."""
     joined = {name: list(dict.fromkeys([*of, *added[name]])) for name, of in summary.items()}
     return {**joined, STATE: added[STATE] if any(added[name] for name in SECTIONS) else summary[STATE]}
 
 
 def parted(lines: SummaryLines) -> tuple[SummaryLines, SummaryLines]:
-    """Returns the older half of each section's lines, and the others. What is open is new."""
+    """Returns the older half of each section's lines, and the others. Open points count as new."""
     halves = {name: 0 if name == STATE else (len(of) + 1) // 2 for name, of in lines.items()}
     old = {name: of[: halves[name]] for name, of in lines.items()}
     return old, {name: of[halves[name] :] for name, of in lines.items()}
@@ -106,8 +106,8 @@ async def summary_state(connection: AsyncConnection, session_id: str) -> Summary
 
 
 def due_columns(cut_off: ColumnElement[int], seen_seq: ColumnElement[int]) -> dict[str, ColumnElement[object]]:
-    """Returns what the statement that finishes a turn sets in its session. `cut_off` is null if nothing is due. Marks
-    nothing if a summary is due already, or has changed since the turn saw it: a later turn has a better cut-off.
+    """Returns the columns of its session that the statement finishing a turn sets. `cut_off` is null if nothing is due.
+    Marks nothing if a summary is due already, or has changed since the turn saw it: a later turn has a better cut-off.
     """
     falls_due = cut_off.is_not(None) & sessions.c.summary_due_at.is_(None) & (sessions.c.summary_seq == seen_seq)
     return {

@@ -50,7 +50,7 @@ class InvalidPath(AppError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PageSpec:
     """Offset and limit count characters of text or items of a list."""
 
     path: str | None = None
@@ -95,7 +95,7 @@ class _Interpreter(TreeInterpreter):
         return super().visit(node, *args, **kwargs)
 
 
-async def page_of(content: str, wanted: Wanted, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
+async def page_of(content: str, wanted: PageSpec, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
     """Returns a page, over `wanted.max_bytes` if it is one item. Without a path, an object that is little more than a
     text is paged as it. Raises InvalidPath if the path is no JMESPath, does not fit, or takes too much time or memory.
     """
@@ -150,7 +150,7 @@ async def at_path(content: str, path: str, *, is_json: bool) -> Any:
     """
     if path and not is_json:
         return None
-    written = (await page_of(content, Wanted(path, with_parts=True), is_json=True)).json if path else content.encode()
+    written = (await page_of(content, PageSpec(path, with_parts=True), is_json=True)).json if path else content.encode()
     most = LARGE if is_json and written[:1] != b'"' else MAX_TEXT_ARGUMENT_BYTES
     if len(written) > most:
         raise InvalidPath(path, f"gives over {most // 1000} kB, more than an argument may be. {_ASK_LESS}")
@@ -196,7 +196,7 @@ def _parsed(path: str) -> Any:
         raise _no_path(path) from error
 
 
-def page_here(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
+def page_here(content: str, wanted: PageSpec, max_steps: float) -> ResultPage:
     value = value_in(content, is_json=True)
     if not wanted.with_parts:
         value, _ = described(value)
@@ -213,11 +213,11 @@ def page_here(content: str, wanted: Wanted, max_steps: float) -> ResultPage:
     return page
 
 
-def _page_of_text(content: str, wanted: Wanted) -> ResultPage:
+def _page_of_text(content: str, wanted: PageSpec) -> ResultPage:
     return _page(described(content)[0], wanted)
 
 
-def _page(value: Any, wanted: Wanted) -> ResultPage:
+def _page(value: Any, wanted: PageSpec) -> ResultPage:
     offset, limit = wanted.offset, wanted.limit
     if isinstance(value, dict) and wanted.max_chars is not None and not wanted.fits(written := _written(value)):
         value = written.decode()  # an answer to the model goes on with it as text

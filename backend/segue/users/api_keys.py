@@ -70,7 +70,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: what it may do is not known."""
+    """The row of a key: its digest, not the key. One that `is_unreadable` is refused: its rights are not known."""
 
     id: str
     owner: str
@@ -117,21 +117,21 @@ async def create_key(
     key_id, secret = new_id("key", now), secrets.token_hex(32)
     key = {"id": key_id, "owner": owner, "name": name, "digest": digest_of_secret(secret), "expires_at": expires_at}
     may = {"scopes": sorted(set(scopes)), "groups": sorted(set(groups)), "roles": sorted(set(roles))}
-    made = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
-    return NewKey(_api_key((await connection.execute(made)).one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
+    stored = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
+    return NewKey(_api_key((await connection.execute(stored)).one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
 
 
 async def list_keys(
     connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
 ) -> list[ApiKey]:
     """Returns keys in the order of their ids, those after one; of all owners if none is given."""
-    wanted = if_given(api_keys.c.owner, owner), if_given(api_keys.c.id, after, gt)
-    statement = select(api_keys).where(*wanted).order_by(api_keys.c.id).limit(limit)
+    conditions = if_given(api_keys.c.owner, owner), if_given(api_keys.c.id, after, gt)
+    statement = select(api_keys).where(*conditions).order_by(api_keys.c.id).limit(limit)
     return [_api_key(row) for row in await connection.execute(statement)]
 
 
 async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
-    """Raises NotFound for a key that does not work any more, Unreadable if what it may do is not known."""
+    """Raises NotFound for a key that no longer works, Unreadable if its rights are not known."""
     row = existing("key", (await connection.execute(_VALID.with_for_update(), {"key_id": key_id})).one_or_none())
     if (key := _api_key(row)).is_unreadable:
         raise Unreadable("key")
@@ -147,10 +147,10 @@ async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timed
         raise AppError("key_rotated", status=409, title="The key has been rotated", detail=detail)
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
     may = {"scopes": old.scopes, "groups": old.groups, "roles": old.roles}
-    made = await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)
-    ends = {"expires_at": func.least(api_keys.c.expires_at, func.now() + overlap), "rotated_to": made.key.id}
+    new_key = await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)
+    ends = {"expires_at": func.least(api_keys.c.expires_at, func.now() + overlap), "rotated_to": new_key.key.id}
     await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(ends))
-    return made
+    return new_key
 
 
 async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
@@ -191,7 +191,7 @@ class ApiKeys:
         return key.identity
 
     def forget(self, key_id: str) -> None:
-        """Reads the row anew when the key comes next."""
+        """Makes the next use of the key read its row anew."""
         self._cached.pop(key_id, None)
 
     async def _find(self, key_id: str) -> ApiKey | None:
@@ -245,8 +245,8 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
     await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
     token = f"stream_{secrets.token_hex(32)}"
     row = {"digest": digest_of_secret(token), "owner": owner, "turn_id": turn_id}
-    made = insert(stream_tokens).values(**row, expires_at=func.now() + TOKEN_LASTS)
-    return StreamToken(token, (await connection.execute(made.returning(stream_tokens.c.expires_at))).scalar_one())
+    insertion = insert(stream_tokens).values(**row, expires_at=func.now() + TOKEN_LASTS)
+    return StreamToken(token, (await connection.execute(insertion.returning(stream_tokens.c.expires_at))).scalar_one())
 
 
 async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
@@ -258,7 +258,7 @@ async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLink:
-    """What a genuine link says: who decides on which version of a plan. It may be too old."""
+    """The content of a genuine link: who decides on which version of a plan. It may be too old."""
 
     identity: Identity
     plan_id: str
@@ -283,12 +283,12 @@ class ApprovalLinks:
         newest = theirs.ext(distinct_on(api_keys.c.owner)).order_by(api_keys.c.owner, api_keys.c.id.desc())
         async with self.database.read_only() as connection:
             found = list(map(_api_key, await connection.execute(newest.limit(MAX_PEOPLE))))
-        said = f"{plan_id.removeprefix('plan_')}.{version}.{int(until.timestamp())}"
-        links = ((key.owner, self._token(key, said)) for key in found if not key.is_unreadable)
+        claims = f"{plan_id.removeprefix('plan_')}.{version}.{int(until.timestamp())}"
+        links = ((key.owner, self._token(key, claims)) for key in found if not key.is_unreadable)
         return [{"user": owner, "url": f"{self.base_url}{APPROVE_PATH}{token}"} for owner, token in links]
 
     async def open(self, token: str) -> OpenedLink | None:
-        """Returns what a link says, None if it is not genuine or the key of its person works no more."""
+        """Returns the content of a link, None if it is not genuine or its person's key no longer works."""
         found = _LINK_TOKEN.fullmatch(token)
         if found is None:
             return None
@@ -302,8 +302,8 @@ class ApprovalLinks:
             return None
         return OpenedLink(key.identity, f"plan_{found[3]}", int(found[4]), datetime.fromtimestamp(int(found[5]), UTC))
 
-    def _token(self, key: ApiKey, said: str) -> str:
-        text = f"{key.id.removeprefix('key_')}.{said}"
+    def _token(self, key: ApiKey, claims: str) -> str:
+        text = f"{key.id.removeprefix('key_')}.{claims}"
         return f"{text}.{_signature(self.secrets[0], key, text)}"
 
 

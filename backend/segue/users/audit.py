@@ -1,5 +1,5 @@
-"""What operators did, and what users allowed for more than one call: who, when, to what. Owns the table `audit`, from
-which no user and no session is erased. Secrets are removed from an operator's words; a user's words never come here.
+"""Acts of operators, and standing approvals of users: who, when, on what. Owns the table `audit`, from which no user
+and no session is erased. Secrets are removed from an operator's words; a user's words never come here.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ CLI: Final = Operator("cli")  # who acts at the command line
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What an operator did."""
+    """An act of an operator or a user."""
 
     seq: Annotated[int, doc("Grows with every act.")]
     at: Annotated[datetime, doc("When.")]
@@ -51,11 +51,11 @@ async def record_act(
     tool: str | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> None:
-    """Persists the act. Call it in the transaction of what is done, or before it."""
-    given = {name: value for name, value in (details or {}).items() if value is not None}
+    """Persists the act. Call it in the act's own transaction, or before it."""
+    known = {name: value for name, value in (details or {}).items() if value is not None}
     done_by = {"at": func.now(), "actor": operator.user, "request_id": operator.request_id}
     done_to = {"session_id": session_id, "turn_id": turn_id, "tool": tool}
-    act = {"action": action, "details": without_secret_texts(given)}
+    act = {"action": action, "details": without_secret_texts(known)}
     await connection.execute(insert(audit).values({**done_by, **done_to, **act}))
 
 
@@ -63,8 +63,8 @@ async def list_acts(
     connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
 ) -> list[Act]:
     """Returns acts, newest first."""
-    wanted = if_given(audit.c.action, action), if_given(audit.c.actor, actor), if_given(audit.c.seq, before, lt)
-    statement = select(audit).where(*wanted).order_by(audit.c.seq.desc()).limit(limit)
+    conditions = if_given(audit.c.action, action), if_given(audit.c.actor, actor), if_given(audit.c.seq, before, lt)
+    statement = select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
     return [_act(dict(row)) for row in (await connection.execute(statement)).mappings()]
 
 

@@ -86,7 +86,7 @@ class Tokens:
             raise Unauthorized(type(error).__name__) from error
         if not is_user(claims["sub"]):
             raise Unauthorized("unusable_sub")
-        listed = given if isinstance(given := claims.get(self.groups), list) else [given]
+        listed = groups_claim if isinstance(groups_claim := claims.get(self.groups), list) else [groups_claim]
         groups = frozenset(name for name in listed if isinstance(name, str))
         roles = frozenset(role for group in groups for role in self.roles.get(group, ()))
         return Identity(claims["sub"], _scopes(claims), groups=groups, roles=roles)
@@ -130,8 +130,8 @@ def _unusable(what: str) -> AppError:
 
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    given = (claims.get(name) for name in ("scope", "scp"))
-    lists = (claim.split() if isinstance(claim, str) else claim for claim in given if isinstance(claim, str | list))
+    values = (claims.get(name) for name in ("scope", "scp"))
+    lists = (claim.split() if isinstance(claim, str) else claim for claim in values if isinstance(claim, str | list))
     return frozenset(word for words in lists for word in words if isinstance(word, str))
 
 

@@ -1,4 +1,4 @@
-"""What users may use: their limits, of which every process holds all rows, and what calls that run may still take.
+"""Limits of users, of which every process holds all rows, and reservations for calls that run.
 
 The rows of limits are looked at every two seconds for changes, so no request and no turn asks. A reservation counts
 while its turn is open under its epoch, or until its time is up, so a dead process's reservation ends with its turn, and
@@ -29,7 +29,7 @@ from segue.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one user may use. 0 is no limit. A day is one in UTC."""
+    """The limits of one user. 0 is no limit. A day is one in UTC."""
 
     requests_per_minute: Annotated[int, doc("Requests.")] = 0
     turns_per_minute: Annotated[int, doc("Turns.")] = 0
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """What stands in the place of the settings. None leaves the setting in force."""
+    """Values in place of the settings. None leaves the setting in force."""
 
     requests_per_minute: int | None = None
     turns_per_minute: int | None = None
@@ -63,7 +63,7 @@ _OWN = tuple(user_limits.c[field.name] for field in fields(OwnLimits))
 
 
 async def load_limits(connection: AsyncConnection, owners: Collection[str] | None = None) -> dict[str, OwnLimits]:
-    """Returns what is set, by owner; for all owners if none are given."""
+    """Returns the limits that are set, by owner; for all owners if none are given."""
     statement = sa.select(user_limits.c.owner, *_OWN)
     if owners is not None:
         statement = statement.where(user_limits.c.owner.in_(owners))
@@ -74,15 +74,15 @@ async def load_limits(connection: AsyncConnection, owners: Collection[str] | Non
 async def set_limits(
     connection: AsyncConnection, owner: str, limits: OwnLimits, *, keeps_rest: bool = False
 ) -> OwnLimits:
-    """Sets limits of the owner: with `keeps_rest` those that are not None, else all. Returns what is set then."""
+    """Sets limits of the owner: with `keeps_rest` those that are not None, else all. Returns them all."""
     if limits == NO_OWN and not keeps_rest:
         await connection.execute(sa.delete(user_limits).where(user_limits.c.owner == owner))
         return limits
-    made = insert(user_limits).values(owner=owner, **asdict(limits))
-    changed: dict[str, sa.ColumnElement[Any]] = {name: made.excluded[name] for name in (*asdict(limits), "revision")}
+    new = insert(user_limits).values(owner=owner, **asdict(limits))
+    changed: dict[str, sa.ColumnElement[Any]] = {name: new.excluded[name] for name in (*asdict(limits), "revision")}
     if keeps_rest:
         changed |= {column.name: sa.func.coalesce(changed[column.name], column) for column in _OWN}
-    stored = made.on_conflict_do_update(index_elements=["owner"], set_=changed).returning(*_OWN)
+    stored = new.on_conflict_do_update(index_elements=["owner"], set_=changed).returning(*_OWN)
     return OwnLimits(**(await connection.execute(stored)).mappings().one())
 
 
@@ -111,7 +111,7 @@ class LimitsInForce(Watch):
         return await super().__aenter__()
 
     async def look(self) -> None:
-        """Reads the rows if they have changed. Those that were known stay if PostgreSQL does not answer."""
+        """Reads the rows if they have changed. The known ones stay if PostgreSQL does not answer."""
         try:
             async with self._database.read_only() as connection:
                 state = tuple((await connection.execute(_STATE)).one())
@@ -161,15 +161,15 @@ def is_known(owner: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
 
 
 def _standing(counts: Callable[[sa.ColumnElement[str]], sa.ColumnElement[bool]] | None = None) -> sa.Select[Any]:
-    """Returns what was spent and is held on a day, by the owners that count or by all, and whether it fits."""
+    """Returns the sums spent and reserved on a day, by the owners that count or by all, and whether more fits."""
     tokens, cost = sa.bindparam("more_tokens", type_=sa.BigInteger), sa.bindparam("more_cost", type_=sa.Numeric)
     cap, cost_cap = sa.bindparam("token_cap", type_=sa.BigInteger), sa.bindparam("cost_cap", type_=sa.Numeric)
     spent = _sums(usage.c.input_tokens + usage.c.output_tokens, finite(usage.c.cost)).where(usage.c.day == _DAY)
-    held = _sums(reservations.c.tokens, finite(reservations.c.cost))
-    held = held.where(reservations.c.holder != _HOLDER, reservations.c.day == _DAY, _STILL_HELD)
+    reserved = _sums(reservations.c.tokens, finite(reservations.c.cost))
+    reserved = reserved.where(reservations.c.holder != _HOLDER, reservations.c.day == _DAY, _STILL_HELD)
     if counts is not None:
-        spent, held = spent.where(counts(usage.c.owner)), held.where(counts(reservations.c.owner))
-    spent_rows, held_rows = spent.cte("spent"), held.cte("held")
+        spent, reserved = spent.where(counts(usage.c.owner)), reserved.where(counts(reservations.c.owner))
+    spent_rows, held_rows = spent.cte("spent"), reserved.cte("held")
     fits = sa.and_(
         sa.or_(cap == 0, spent_rows.c.tokens + held_rows.c.tokens + tokens <= cap),
         sa.or_(cost_cap == 0, spent_rows.c.cost + held_rows.c.cost + cost <= cost_cap),
@@ -200,10 +200,10 @@ def _reserve() -> sa.Select[Any]:
     turn = sa.select(turns.c.id).where(turns.c.id == _HOLDER).with_for_update(read=True, key_share=True).cte("turn")
     is_job = sa.bindparam("at_epoch") < 0
     is_there = sa.or_(sa.bindparam("at_epoch") == 0, is_job & is_known(owner), sa.select(turn.c.id).exists())
-    made = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits, is_there))
-    changed = {name: made.excluded[name] for name in ("day", "tokens", "cost", "until")}
+    new = insert(reservations).from_select([*row], standing.with_only_columns(*row.values()).where(fits, is_there))
+    changed = {name: new.excluded[name] for name in ("day", "tokens", "cost", "until")}
     keys = [reservations.c.holder, reservations.c.epoch]
-    reserved = made.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
+    reserved = new.on_conflict_do_update(index_elements=keys, set_=changed).returning(reservations.c.holder)
     return standing.with_only_columns(*sums, sa.select(reserved.cte("reserved")).exists().label("fits")).add_cte(over)
 
 
@@ -226,8 +226,8 @@ _FITS_ALL, _FITS_GROUP = _standing(), _standing(lambda column: column.in_(_MEMBE
 
 
 async def make_reservation(connection: AsyncConnection, wanted: Reservation, limits: Limits) -> Standing:
-    """Reserves in place of what the holder has under this epoch or before, if the owner's day has room; 0 is no turn's
-    epoch. In a transaction, which holds the lock of the owner's reservations until its end.
+    """Reserves in place of the holder's reservation under this epoch or before, if the owner's day has room; 0 is no
+    turn's epoch. In a transaction, which holds the lock of the owner's reservations until its end.
     """
     values = {"of_owner": wanted.owner, "at_epoch": wanted.epoch, "lasts": timedelta(seconds=wanted.lasts_s)}
     return await _stand(connection, wanted, limits, _RESERVE, values, lock=wanted.owner)
@@ -259,7 +259,7 @@ async def _stand(
 
 
 async def drop_stale_reservations(connection: AsyncConnection) -> None:
-    """Those of processes that died, whose owners have reserved nothing since."""
+    """Deletes those of dead processes whose owners have reserved nothing since."""
     await connection.execute(sa.delete(reservations).where(reservations.c.until < sa.func.now() - timedelta(days=1)))
 
 

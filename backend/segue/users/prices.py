@@ -65,19 +65,19 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """What calls of a model are charged. `answer_tokens` are what an answer takes at most."""
+    """The charges for calls of a model. `answer_tokens` is the most that an answer takes."""
 
     model: str
     price: Price | None = None
     answer_tokens: int = ANSWER_TOKENS
 
     def priced(self, took: Charge, written_tokens: int = 0) -> Charge:
-        """Returns what a call took with its cost. `written_tokens` are those of its input that went into a cache."""
+        """Returns a call's charge with its cost. `written_tokens` are those of its input that went into a cache."""
         tokens = took.input_tokens, took.cached_tokens, written_tokens, took.output_tokens
         return took if self.price is None else replace(took, cost=self.price.cost(*tokens))
 
     def at_most(self, input_tokens: int) -> Charge:
-        """Returns what a call with this input takes if its answer is as long as can be, and its input costs most."""
+        """Returns the highest charge for a call with this input: the longest answer, and the dearest kind of input."""
         took = Charge(self.model, input_tokens=input_tokens, output_tokens=self.answer_tokens)
         priced = (self.priced(took, written) for written in (0, input_tokens))
         return max(priced, key=lambda each: each.cost or NOTHING)
@@ -99,16 +99,16 @@ def read_prices(path: Path | None) -> Prices:
     return Prices({model: _price(f"PRICES_FILE={path}: {model}", given) for model, given in raw.items()})
 
 
-def _price(where: str, given: Any) -> Price:
-    if not isinstance(given, dict):
+def _price(where: str, table: Any) -> Price:
+    if not isinstance(table, dict):
         raise BrokenPrices(f"{where} has to be a table with input, output and perhaps cached_input and cache_write.")
-    tiers = given.pop("above", {})
-    if unknown := next((key for key in given if key not in ("input", "output", "cached_input", "cache_write")), None):
+    tiers = table.pop("above", {})
+    if unknown := next((key for key in table if key not in ("input", "output", "cached_input", "cache_write")), None):
         known = "input, cached_input, cache_write, output and above"
         raise BrokenPrices(f"{where}.{unknown} is unknown; there are {known}.")
-    if missing := next((key for key in ("input", "output") if key not in given), None):
+    if missing := next((key for key in ("input", "output") if key not in table), None):
         raise BrokenPrices(f"{where}.{missing} is missing.")
-    dollars = {key: _dollars(f"{where}.{key}", value) for key, value in given.items()}
+    dollars = {key: _dollars(f"{where}.{key}", value) for key, value in table.items()}
     plain = dollars["input"]
     read, written = dollars.get("cached_input", plain), dollars.get("cache_write", plain * CACHE_WRITE)
     if not isinstance(tiers, dict) or not all(_TOKENS.fullmatch(tokens) for tokens in tiers):

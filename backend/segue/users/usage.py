@@ -1,8 +1,8 @@
-"""What turns and jobs spend on models, charged to the owner. Owns `usage` and `user_groups`.
+"""The spending of turns and jobs on models, charged to the owner. Owns `usage` and `user_groups`.
 
-A row of `usage` is what an owner's session took of one model on one UTC day; it outlives the session, and counts for
-each group that the user was in that day. With a daily cap each call is reserved before it is made and booked after.
-Without one, charges wait for the end of the turn.
+A row of `usage` sums an owner's session's use of one model on one UTC day; it outlives the session, and counts for each
+group that the user was in that day. With a daily cap each call is reserved before it is made and booked after. Without
+one, charges wait for the end of the turn.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _KEYS: dict[Group, sa.ColumnElement[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What was used in a group."""
+    """The use in a group."""
 
     key: Annotated[str | None, doc("The day, model, session, user, group, or agent of the session now; null for none.")]
     llm_calls: Annotated[int, doc("Calls of a model.")]
@@ -118,8 +118,8 @@ def _book() -> sa.Select[Any]:
     is_answered = (turns.c.id == holder, turns.c.epoch == under, turns.c.status == "completed")
     unless_booked = ~sa.select(turns.c.id).where(*is_answered).exists()
     booked = booking(sa.select(session.c.id).scalar_subquery(), is_known, unless_booked).cte("booked")
-    held = sa.delete(reservations).where(reservations.c.holder == holder)
-    return sa.select(sa.literal(1)).add_cte(booked, held.where(reservations.c.epoch <= under).cte("released"))
+    reserved = sa.delete(reservations).where(reservations.c.holder == holder)
+    return sa.select(sa.literal(1)).add_cte(booked, reserved.where(reservations.c.epoch <= under).cte("released"))
 
 
 _BOOK = _book()
@@ -128,13 +128,13 @@ _BOOK = _book()
 async def book(
     connection: AsyncConnection, owner: str, session_id: str, charges: ChargesByDay, *, holder: str, epoch: int
 ) -> None:
-    """Stores what was used, and releases what its holder had reserved under this epoch or one before."""
+    """Stores the charges, and releases the holder's reservation under this epoch or one before."""
     values = {"charged_session": session_id, "held_by": holder, "under": epoch, **charged(owner, charges)}
     await connection.execute(_BOOK, values)
 
 
 async def note_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
-    """Notes that a user was in these groups on a day. Of a user who has no session it notes nothing."""
+    """Notes that a user was in these groups on a day. Does nothing for a user without a session."""
     is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
     names = sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
     rows = sa.select(sa.literal(owner), sa.literal(day), names).where(is_known)
@@ -157,7 +157,7 @@ async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
 async def list_usage(
     connection: AsyncConnection, owner: str | None, *, first: date, last: date, by: Group, after: str | None, limit: int
 ) -> list[UsageTotal]:
-    """Returns what was used from the first to the last day, by ascending key; of all owners without one."""
+    """Returns the use from the first to the last day, by ascending key; of all owners if none is given."""
     key = _KEYS[by]
     statement = (
         sa.select(
@@ -205,7 +205,7 @@ class Books:
 
     @asynccontextmanager
     async def job(self, owner: str, session_id: str, *, lasts_s: float) -> AsyncIterator["Account"]:
-        """Yields the account of a job, and books what it spent. What it reserves counts for `lasts_s` seconds."""
+        """Yields the account of a job, and books its charges. Its reservations count for `lasts_s` seconds."""
         account = Account(self, owner, session_id, uuid4().hex, epoch=-1, lasts_s=lasts_s)
         try:
             yield account
@@ -230,15 +230,15 @@ class Books:
             if charge.cost is None and self.limits_of(owner).cost_per_day:
                 detail = f"Your limit of cost needs a price of {charge.model} in the operator's file PRICES_FILE."
                 raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
-            wanted = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
+            reservation = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
             lock = self.locks.setdefault("" if self._caps_several else owner, asyncio.Lock())
             async with lock, self.database.transaction() as connection:
                 if self.total.has_caps:
-                    await self._reserve(connection, wanted, self.total, among="")
+                    await self._reserve(connection, reservation, self.total, among="")
                 for group in await groups_of(connection, owner, day) if self.groups else ():
                     if (cap := self.groups.get(group, NO_LIMITS)).has_caps:
-                        await self._reserve(connection, wanted, cap, among=group)
-                await self._reserve(connection, wanted, self.limits_of(owner))
+                        await self._reserve(connection, reservation, cap, among=group)
+                await self._reserve(connection, reservation, self.limits_of(owner))
         return day
 
     def is_capped(self, owner: str) -> bool:
@@ -256,25 +256,25 @@ class Books:
             self.noted.update(new)
 
     async def _reserve(
-        self, connection: AsyncConnection, wanted: Reservation, cap: Limits, *, among: str | None = None
+        self, connection: AsyncConnection, reservation: Reservation, cap: Limits, *, among: str | None = None
     ) -> None:
         if among is None:
-            standing = await limits.make_reservation(connection, wanted, cap)
+            standing = await limits.make_reservation(connection, reservation, cap)
         else:
-            standing = await limits.has_room(connection, wanted, cap, group=among)
+            standing = await limits.has_room(connection, reservation, cap, group=among)
         if not standing.fits:
-            raise self._refusal(wanted, standing, cap, among=among)
+            raise self._refusal(reservation, standing, cap, among=among)
 
     async def release(self, owner: str, holder: str) -> None:
         if self.is_capped(owner):
             await self.database.write(limits.release_reservations, holder)
 
-    def _refusal(self, wanted: Reservation, standing: Standing, cap: Limits, *, among: str | None) -> AppError:
-        """Names the cap, and says when it lifts: with the next day, or as soon as calls that run take less."""
-        spent_tokens, spent_cost = standing.tokens + wanted.tokens, standing.cost + wanted.cost
+    def _refusal(self, reservation: Reservation, standing: Standing, cap: Limits, *, among: str | None) -> AppError:
+        """Names the cap, and says when it lifts: with the next day, or as soon as running calls take less."""
+        spent_tokens, spent_cost = standing.tokens + reservation.tokens, standing.cost + reservation.cost
         too_costly = bool(cap.cost_per_day) and spent_cost + standing.held_cost > cap.cost_per_day
         spent = spent_cost > cap.cost_per_day if too_costly else spent_tokens > cap.tokens_per_day
-        tomorrow = datetime.combine(wanted.day + timedelta(days=1), time(), UTC)
+        tomorrow = datetime.combine(reservation.day + timedelta(days=1), time(), UTC)
         wait_s = max(ceil((tomorrow - self.clock()).total_seconds()), 1) if spent else ASK_AGAIN_S
         limit = "cost_per_day" if too_costly else "tokens_per_day"
         if among is not None:
@@ -284,7 +284,7 @@ class Books:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """`unbooked` is what another statement may book, by day and model, and clears then."""
+    """`unbooked` has charges by day and model that another statement may book, and then clears."""
 
     books: Books
     owner: str
@@ -303,11 +303,11 @@ class Account:
         self._day = self.books.today()
 
     async def reserve(self, most: Callable[[], Charge]) -> None:
-        """Reserves what a call may take at most, before it is made. Raises what `Books.reserve` raises."""
+        """Reserves a call's highest charge before it is made. Raises the errors of `Books.reserve`."""
         if self.unbooked or self._unconfirmed:  # of a call that failed, or whose booking was not answered
             await self.settle()
-        held: Mapping[str, Any] = {"epoch": self.epoch, "lasts_s": self.lasts_s, "groups": self.groups}
-        self._day = await self.books.reserve(self.owner, self.holder, most, **held)
+        terms: Mapping[str, Any] = {"epoch": self.epoch, "lasts_s": self.lasts_s, "groups": self.groups}
+        self._day = await self.books.reserve(self.owner, self.holder, most, **terms)
 
     def add(self, charge: Charge) -> None:
         """Charges the day on which the call was reserved."""
@@ -315,14 +315,14 @@ class Account:
         self._add_unbooked({(self._day, charge.model): charge})
 
     async def settle(self) -> None:
-        """With a cap: books what was added, and gives back what was reserved."""
+        """With a cap: books the added charges, and releases the reservation."""
         if self.books.is_capped(self.owner):
             async with self.booking():
                 pass
 
     @asynccontextmanager
     async def booking(self) -> AsyncIterator[AsyncConnection]:
-        """Books once what was added since the last time, gives back what was reserved, stores what the block does."""
+        """Books charges since the last time once, releases the reservation, and commits the block's writes."""
         await self._settle_unconfirmed()
         charges, self.unbooked = self.unbooked, {}
         whose, transaction = (self.owner, self.session_id), None
@@ -339,7 +339,7 @@ class Account:
             raise
 
     async def _settle_unconfirmed(self) -> None:
-        """Finds out whether the transaction that was not heard of has booked its charges; if not, they are unbooked."""
+        """Finds out whether a transaction whose commit was in doubt booked its charges; if not, they are unbooked."""
         unconfirmed, self._unconfirmed = self._unconfirmed, None
         if unconfirmed is not None:
             try:

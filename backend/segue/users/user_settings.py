@@ -1,4 +1,4 @@
-"""The settings of what users may use. A user's own limits, in `limits.py`, stand in their place."""
+"""The settings of users' limits. A user's own limits, in `limits.py`, take their place."""
 
 from collections.abc import Mapping
 from decimal import Decimal

@@ -21,7 +21,7 @@ from segue.tools.builtin import EVERY, REFUSED, defined
 from segue.tools.builtin.web_fetch import web_fetch_tool
 from segue.tools.builtin.web_search import web_search_tool
 from segue.tools.normalize import clean_text
-from segue.tools.paging import Wanted, page_of, part_at, passages_in
+from segue.tools.paging import PageSpec, page_of, part_at, passages_in
 from segue.tools.results import StoredResult, load_result, search_calls
 from segue.tools.summaries import one_line
 from segue.tools.tool_settings import ToolSettings
@@ -229,7 +229,7 @@ async def _search(database: Database, args: dict[str, Any], context: ToolContext
         {**_about(call, context), "status": call.status, "args": shown, "summary": call.metadata.summary}
         for call, shown in zip(found, args_shown, strict=True)
     ]
-    bound = Wanted(max_bytes=max_bytes, max_chars=MAX_ANSWER)
+    bound = PageSpec(max_bytes=max_bytes, max_chars=MAX_ANSWER)
     while len(listed) > 1 and not bound.fits(orjson.dumps(listed)):
         listed = listed[: len(listed) // 2]
     end = offset + len(listed)
@@ -268,7 +268,7 @@ def _about(call: ToolCall, context: ToolContext) -> dict[str, Any]:
 
 async def _answer(stored: StoredResult, args: dict[str, Any], *, max_bytes: int) -> dict[str, Any]:
     path, offset = args.get("path"), args.get("offset", 0)
-    wanted = Wanted(path, offset, args.get("limit", MAX_ANSWER), max_bytes, max_chars=MAX_ANSWER)
+    wanted = PageSpec(path, offset, args.get("limit", MAX_ANSWER), max_bytes, max_chars=MAX_ANSWER)
     part = await page_of(stored.content or "", wanted, is_json=stored.kind == "json")
     answer = {"result_total": part.result_total, "next_offset": part.next_offset}
     if wanted.fits(part.json):
