@@ -53,7 +53,7 @@ raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=lamb
 
 STOPPING = """
 import os, select, signal
-from segue.around import serve
+from segue.around import processes
 from segue.around.terminal import settings_with
 
 def run_with(settings):
@@ -67,9 +67,9 @@ def run_with(settings):
         return len(os.read(ended[0], 1)) - 1
     return run
 
-serve.KILL_AFTER_S = 0
+processes.KILL_AFTER_S = 0
 os.environ["SHUTDOWN_GRACE_S"] = "60"
-serve._run(2, run_with, settings_with(shutdown_grace_s=1e-9))
+processes._run(2, run_with, settings_with(shutdown_grace_s=1e-9))
 """
 
 

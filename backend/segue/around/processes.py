@@ -1,27 +1,44 @@
-"""Several processes with one address: a supervisor forks them, replaces those that end, and passes signals on. It runs
-no event loop and no thread, since a fork copies neither whole. The processes share what it has imported.
+"""`segue serve` and `segue worker`: one process, or several with one address. What a process is made of takes most of a
+start to import: `serve.py` is imported while the embedded servers start.
+
+A supervisor forks several processes, replaces those that end, and passes signals on. It runs no event loop and no
+thread, since a fork copies neither whole. The processes share what it has imported.
 """
 
+import errno
 import gc
 import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
+import typer
+
+from segue.around.embedded.server_urls import servers_under_way
+from segue.around.terminal import refusal, settings_with
+from segue.config import Settings
+from segue.domain.errors import AppError
+from segue.language import lexicon
 from segue.log import log
+from segue.turns.turn_settings import SHUTDOWN_SHARE
 
+REQUEST_SHARE: Final = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
+STARTUP_FAILURE: Final = 3  # the exit code of a process that cannot start
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)  # before the next try of a process that does not get ready
 READY: Final = b"r"
+KILL_AFTER_S = 10.0  # beyond the grace in which a process ends by itself
+MAX_PROCESSES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,134 @@ class ProcessPlace:
 
 
 Run = Callable[[ProcessPlace | None], int]  # runs a process, the only one if it gets None, and returns its exit code
+Processes = Annotated[str, typer.Option(help="How many processes share the work: a number, or auto for one a core.")]
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [PORT]")] = None,
+    fd: Annotated[int | None, typer.Option(help="A bound TCP socket to listen on instead, by its descriptor.")] = None,
+    *,
+    no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
+    processes: Processes = "1",
+) -> None:
+    """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
+    if fd is not None:
+        host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
+    settings, count = settings_with(host=host, port=port), _count(processes)
+    listener = _bound(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
+    sockets = [listener] if fd is not None or count > 1 else None
+    if sockets is None:
+        listener.close()  # uvicorn takes all addresses of a name, and says where it listens
+
+    def run_with(settings: Settings) -> Run:
+        from segue.around.serve import serving  # noqa: PLC0415 (see above)
+
+        return serving(settings, sockets, takes_turns=not no_worker)
+
+    if count > 1:
+        bound, name = listener.getsockname()[1], f"[{settings.host}]" if ":" in settings.host else settings.host
+        log.info("serving", url=f"http://{name}:{bound}", processes=count)
+    _run(count, run_with, settings, host=host, port=port)
+
+
+def worker(
+    concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
+    *,
+    processes: Processes = "1",
+) -> None:
+    """Runs turns that other processes accept, on the same stores."""
+    count, settings = _count(processes), settings_with(worker_concurrency=concurrency)
+    if settings.worker_metrics_port and count > 1:  # other workers that share it would tell of themselves there
+        _bound(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
+
+    def run_with(settings: Settings) -> Run:
+        from segue.around.serve import working  # noqa: PLC0415 (see above)
+
+        return working(settings)
+
+    _run(count, run_with, settings, worker_concurrency=concurrency)
+
+
+# --- one process or several ---
+
+
+def _count(processes: str) -> int:
+    if processes == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes.isdecimal() and 1 <= int(processes) <= MAX_PROCESSES:
+        return int(processes)
+    raise refusal(f"--processes takes a number from 1 to {MAX_PROCESSES}, or auto")
+
+
+def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **flags: object) -> None:
+    """Runs in this process, or in `count` that it forks. Raises typer.Exit with their exit code, or for a bad file."""
+
+    def made_with(settings: Settings) -> Run:
+        try:
+            return run_with(settings)
+        except AppError as error:
+            raise refusal(error.detail) from None
+
+    def renewed() -> Run | None:
+        """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
+        nonlocal settings
+        with suppress(typer.Exit):  # it has said why
+            run, settings = made_with(read := settings_with(**flags)), read
+            return run
+        return None
+
+    def stop_s() -> float:
+        return settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
+
+    if not os.isatty(0):  # on a terminal it may mean that this was closed; else to read what a start reads anyway
+        signal.signal(signal.SIGHUP, lambda *_: None)
+    given = settings.database_url, settings.redis_url, settings.data_dir
+    with servers_under_way(*given) if count == 1 else nullcontext():  # a fork copies no thread that waits for them
+        gc.disable()  # as for the commands: what modules make stays
+        first = made_with(settings)
+        gc.freeze()
+        gc.enable()
+        if count > 1:
+            lexicon.read_all()  # what is there before a fork is shared
+        code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
+    if code:
+        raise typer.Exit(code=code)
+
+
+# --- address ---
+
+
+def _address_of(fd: int) -> tuple[str, int]:
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as bound:
+        if bound.type == socket.SOCK_STREAM and bound.family in (socket.AF_INET, socket.AF_INET6):
+            host, port = bound.getsockname()[:2]
+            return host, port
+    raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
+
+
+def _bound(host: str, port: int, given_by: str = "--port or PORT") -> socket.socket:
+    """Raises typer.Exit before the stores start if the address cannot be used."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        match error:
+            case OSError(errno=errno.EADDRINUSE):
+                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with {given_by}."
+            case OSError(errno=errno.EACCES):
+                text = f"Port {port} on {host} is not for this account. Give one above 1023 with {given_by}."
+            case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
+                text = f"This machine has no address {host}. Give one that it has with --host or HOST."
+            case _:
+                raise
+        raise refusal(text, code=STARTUP_FAILURE) from None
+    return bound
+
+
+# --- the supervisor ---
 
 
 @dataclass(eq=False, slots=True)

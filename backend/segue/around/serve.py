@@ -1,7 +1,6 @@
-"""`segue serve` and `segue worker`: the processes that stay."""
+"""A process that serves HTTP, or only runs turns, from its start to its end. `processes.py` has the commands."""
 
 import asyncio
-import errno
 import gc
 import os
 import resource
@@ -9,13 +8,11 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Annotated, cast
+from typing import cast
 
-import typer
 import uvicorn
 import uvloop
 from fastapi import FastAPI
@@ -24,8 +21,8 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from segue.agents_config import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
-from segue.around.processes import ProcessPlace, ProcessSupervisor, Run
-from segue.around.terminal import refusal, settings_with
+from segue.around.processes import REQUEST_SHARE, STARTUP_FAILURE, ProcessPlace, Run
+from segue.around.terminal import refusal
 from segue.config import Settings
 from segue.domain.errors import AppError
 from segue.language import lexicon
@@ -34,15 +31,28 @@ from segue.main import create_app, run_worker
 from segue.mcp.mcp_config import read_mcp_config
 from segue.secret_files import read_secrets
 from segue.turns.turn_deps import Agents
-from segue.turns.turn_settings import SHUTDOWN_SHARE
 
-REQUEST_SHARE = SHUTDOWN_SHARE + 0.2  # a request may wait for a turn until the last one is given back
-STARTUP_FAILURE = 3
-KILL_AFTER_S = 10.0  # beyond the grace in which a process ends by itself
 FAREWELL_S = 0.5  # in which a client that is busy asks again
-MAX_PROCESSES = 256
 
-Processes = Annotated[str, typer.Option(help="How many processes share the work: a number, or auto for one a core.")]
+
+def serving(settings: Settings, sockets: list[socket.socket] | None, *, takes_turns: bool) -> Run:
+    """Returns what serves the HTTP API. Raises AppError if a file that the settings name cannot be used."""
+    _check_files(settings)
+    return partial(_serve, create_app(settings, takes_turns=takes_turns), settings, sockets)
+
+
+def working(settings: Settings) -> Run:
+    """Returns what runs turns that other processes accept. Raises AppError as `serving` does."""
+    _check_files(settings)
+    return partial(_work, settings)
+
+
+def _check_files(settings: Settings) -> None:
+    path = settings.mcp_config
+    if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
+        raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
+    read_mcp_config(path, read_secrets(settings.secrets_dir))
+    declared_agents(settings, tools_before_start(settings))
 
 
 class _Server(uvicorn.Server):
@@ -79,36 +89,6 @@ class _Server(uvicorn.Server):
         await leaving
 
 
-def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [HOST]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [PORT]")] = None,
-    fd: Annotated[int | None, typer.Option(help="A bound TCP socket to listen on instead, by its descriptor.")] = None,
-    *,
-    no_worker: Annotated[bool, typer.Option("--no-worker", help="Leave the turns to `segue worker`.")] = False,
-    processes: Processes = "1",
-) -> None:
-    """Serves the HTTP API, and runs turns. Exits with 3 if the service cannot start."""
-    if fd is not None:
-        host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
-    settings, count = _settings_with(host=host, port=port), _count(processes)
-    listener = _bound(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
-    sockets = [listener] if fd is not None or count > 1 else None
-    if sockets is None:
-        listener.close()  # uvicorn takes all addresses of a name, and says where it listens
-
-    def serving(settings: Settings) -> Run:
-        try:
-            application = create_app(settings, takes_turns=not no_worker)
-        except AppError as error:
-            raise refusal(error.detail) from None
-        return partial(_serve, application, settings, sockets)
-
-    if count > 1:
-        bound, name = listener.getsockname()[1], f"[{settings.host}]" if ":" in settings.host else settings.host
-        log.info("serving", url=f"http://{name}:{bound}", processes=count)
-    _run(count, serving, settings, host=host, port=port)
-
-
 def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None, place: ProcessPlace | None) -> int:
     config = uvicorn.Config(
         app,
@@ -128,18 +108,6 @@ def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None
     with suppress(KeyboardInterrupt):
         server.run(sockets)
     return 0 if server.started else STARTUP_FAILURE
-
-
-def worker(
-    concurrency: Annotated[int | None, typer.Option(help="How many turns to run at once. [WORKER_CONCURRENCY]")] = None,
-    *,
-    processes: Processes = "1",
-) -> None:
-    """Runs turns that other processes accept, on the same stores."""
-    count, settings = _count(processes), _settings_with(worker_concurrency=concurrency)
-    if settings.worker_metrics_port and count > 1:  # other workers that share it would tell of themselves there
-        _bound(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
-    _run(count, lambda settings: partial(_work, settings), settings, worker_concurrency=concurrency)
 
 
 def _work(settings: Settings, place: ProcessPlace | None) -> int:
@@ -172,41 +140,6 @@ def _work(settings: Settings, place: ProcessPlace | None) -> int:
     return 0
 
 
-# --- one process or several ---
-
-
-def _count(processes: str) -> int:
-    if processes == "auto":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if processes.isdecimal() and 1 <= int(processes) <= MAX_PROCESSES:
-        return int(processes)
-    raise refusal(f"--processes takes a number from 1 to {MAX_PROCESSES}, or auto")
-
-
-def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **flags: object) -> None:
-    """Runs in this process, or in `count` that it forks. Raises typer.Exit with their exit code."""
-
-    def renewed() -> Run | None:
-        """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
-        nonlocal settings
-        with suppress(typer.Exit):  # it has said why
-            run, settings = run_with(read := _settings_with(**flags)), read
-            return run
-        return None
-
-    def stop_s() -> float:
-        return settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
-
-    if not os.isatty(0):  # on a terminal it may mean that this was closed; else to read what a start reads anyway
-        signal.signal(signal.SIGHUP, lambda *_: None)
-    first = run_with(settings)
-    if count > 1:
-        lexicon.read_all()  # what is there before a fork is shared
-    code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
-    if code:
-        raise typer.Exit(code=code)
-
-
 async def _started(services: Services, place: ProcessPlace | None) -> None:
     reload_on_hangup(services.agents)
     if place is not None:
@@ -226,52 +159,6 @@ def _leave(place: ProcessPlace) -> None:
     asyncio.get_running_loop().remove_reader(place.supervisor_gone)
     shutil.rmtree(place.folder, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-# --- settings and address ---
-
-
-def _settings_with(**flags: object) -> Settings:
-    """Also raises typer.Exit if the file of MCP servers or that of agents is invalid, or named and not there."""
-    settings = settings_with(**flags)
-    path = settings.mcp_config
-    if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
-        raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
-    try:
-        read_mcp_config(path, read_secrets(settings.secrets_dir))
-        declared_agents(settings, tools_before_start(settings))
-    except AppError as error:
-        raise refusal(error.detail) from None
-    return settings
-
-
-def _address_of(fd: int) -> tuple[str, int]:
-    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as bound:
-        if bound.type == socket.SOCK_STREAM and bound.family in (socket.AF_INET, socket.AF_INET6):
-            host, port = bound.getsockname()[:2]
-            return host, port
-    raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
-
-
-def _bound(host: str, port: int, given_by: str = "--port or PORT") -> socket.socket:
-    """Raises typer.Exit before the stores start if the address cannot be used."""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
-    try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        match error:
-            case OSError(errno=errno.EADDRINUSE):
-                text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with {given_by}."
-            case OSError(errno=errno.EACCES):
-                text = f"Port {port} on {host} is not for this account. Give one above 1023 with {given_by}."
-            case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
-                text = f"This machine has no address {host}. Give one that it has with --host or HOST."
-            case _:
-                raise
-        raise refusal(text, code=STARTUP_FAILURE) from None
-    return bound
 
 
 def connections(settings: Settings) -> type[asyncio.Protocol]:

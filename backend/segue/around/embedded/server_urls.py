@@ -3,8 +3,9 @@ Runs with the standard library alone: embedded servers and the libraries of the 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -52,6 +53,25 @@ async def server_urls(
             database_url.get_secret_value() if database_url else embedded.database_url,
             redis_url.get_secret_value() if redis_url else embedded.redis_url,
         )
+
+
+@contextmanager
+def servers_under_way(
+    database_url: "SecretStr | None", redis_url: "SecretStr | None", data_dir: Path
+) -> Iterator[None]:
+    """Starts embedded servers if a URL is missing, while the block goes on, and keeps them until it ends. `server_urls`
+    waits for them in there, and raises what keeps them from starting.
+    """
+
+    def start() -> None:
+        from segue.around.embedded import servers  # noqa: PLC0415 (see above)
+
+        held.enter_context(servers.embedded_servers(data_dir))
+
+    with ExitStack() as held, ThreadPoolExecutor(1) as starting:
+        if database_url is None or redis_url is None:
+            starting.submit(start)
+        yield
 
 
 @dataclass(frozen=True, slots=True)
