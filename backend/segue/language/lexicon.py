@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property, lru_cache, partial
 from importlib.resources import files
 from itertools import chain
@@ -39,21 +39,21 @@ _WHOLE: Final = frozenset({"verb", "letters"})  # are no lists of phrases
 _LISTS: Final[dict[str, "WordList[Any]"]] = {}
 
 
+@dataclass(eq=False)
 class WordList(Generic[ListItem]):
     """A word list file, read when it is first needed: `now` is what `read` makes of it. A folder replaces whole
     `sentences`, and adds to lists. A phrase stands in one list of its language, unless lists `share` it.
     """
 
+    name: str
+    read: Callable[[dict[str, Any]], ListItem]
+    _: KW_ONLY
+    sentences: bool = False
+    share: bool = False
     own: ListItem | None = None  # what a folder makes of it
 
-    def __init__(
-        self, name: str, read: Callable[[dict[str, Any]], ListItem], *, sentences: bool = False, share: bool = False
-    ) -> None:
-        self.name = name
-        self.sentences = sentences
-        self.share = share
-        self.read = read
-        _LISTS[name] = self
+    def __post_init__(self) -> None:
+        _LISTS[self.name] = self
 
     @cached_property
     def shipped(self) -> ListItem:
