@@ -156,7 +156,10 @@ def _from_docx(content: bytes) -> ReadFile:
     texts = {"".join(_in_docx(Document(io.BytesIO(content)).element.body)).rstrip("\n"): None}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for beside in filter(None, map(_BESIDE.fullmatch, sorted(archive.namelist()))):
-            text = "".join(_in_docx(oxml.parse_xml(archive.read(beside[0])))).strip()
+            try:
+                text = "".join(_in_docx(oxml.parse_xml(archive.read(beside[0])))).strip()
+            except SyntaxError:  # of its XML: the rest of the document is none the worse
+                text = "[Segue could not read this part of the document]"
             texts |= {f"[{beside[1]}]\n{text}": None} if text else {}
     return ReadFile(DOCX, _joined("\n\n".join(texts).split("\n")))
 

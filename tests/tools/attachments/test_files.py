@@ -111,6 +111,12 @@ def test_what_stands_beside_the_body_of_a_document_is_read_behind_it_and_once() 
     assert read_file(DOCX, docx(paragraph("Dear Ann"), **more), 1000).text == text
 
 
+def test_a_document_with_a_broken_part_beside_its_body_is_read_without_that() -> None:
+    more = {"word/footnotes.xml": "<broken", "word/header1.xml": beside("hdr", "Rossi SpA")}
+    text = "Dear Ann\n\n[footnotes]\n[Segue could not read this part of the document]\n\n[header]\nRossi SpA"
+    assert read_file(DOCX, docx(paragraph("Dear Ann"), **more), 1000).text == text
+
+
 def test_a_pdf_without_text_says_so_in_place_of_the_text() -> None:
     read = read_file(PDF, pdf("", " "), 1000)
     assert read.text == "[Segue found no text in this PDF: its pages may be scanned images]"
