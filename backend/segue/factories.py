@@ -137,9 +137,8 @@ async def start(
     promised = Promised(database, settings, long_term.says)
     of_mandates = (proposal_tool(database, tools_for, events.tell), ending_tool(database, events.tell))
     own = (*of_mandates, promise_tool(promised, settings.schedule_groups))
-    builtin = await builtin_tools(stack, settings, database, long_term, search_said, own)
     availability = ToolAvailability(
-        ToolCatalog((*builtin, *native), mcp),
+        ToolCatalog((*await builtin_tools(stack, settings, database, long_term, search_said, own), *native), mcp),
         database,
         GlobalToolState(cache, settings, observe, tells=settings.webhook_url is not None),
         settings,

@@ -112,3 +112,14 @@ async def test_archived_and_pinned_sessions_are_listed_without_reading_the_other
             found = await list_sessions(connection, "local", archived=archived, pinned=pinned, before=None, limit=50)
         assert [session.title for session in found] == [f"title {n}" for n in range(1, 3001) if n % 100 == is_listed]
         assert reading.rows <= 300, (archived, pinned)
+
+
+async def test_a_word_that_a_long_message_has_millions_of_times_is_found_at_its_first_place_before_the_statement_ends(
+    database: Database, stores: Stores
+) -> None:
+    await fill(stores, sessions=1, messages=1)
+    await stores.database.execute("UPDATE messages SET content = repeat('à ', 2000000)")
+    async with database.read_only() as connection:
+        words = ["a"] * 10
+        found, _ = await search_sessions(connection, "local", words, archived=False, pinned=None, after=None, limit=1)
+    assert [getattr(each, "snippet", "")[:3] for each in found] == ["à à"]

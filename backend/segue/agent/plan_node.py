@@ -316,8 +316,7 @@ async def _settle(context: TurnContext, stored: StoredPlan) -> StoredPlan:
     running, moved = stored.plan.running_step, stored.plan
     if running is not None:
         tool = context.guard.tools().get(running.tool or "")
-        may_repeat = tool is not None and tool.spec.may_repeat
-        moved = update_step(moved, running.id, "pending" if may_repeat else "unknown")
+        moved = update_step(moved, running.id, "pending" if tool is not None and tool.spec.may_repeat else "unknown")
     elif (step := moved.next_step) is not None:
         moved = update_step(moved, step.id, "waiting", others=None)
     settled = await context.transact(store.swap, stored, moved)

@@ -83,8 +83,7 @@ class ToolIndex:
         for place, (words, length) in enumerate(zip(self._words, lengths, strict=True)):
             bound = SATURATION * (1 - LENGTH + LENGTH * length / mean) if mean else 1
             for word, weight in words.items():
-                score = self._rarity[word] * weight * (SATURATION + 1) / (weight + bound)
-                self._entries[word].append((place, score))
+                self._entries[word].append((place, self._rarity[word] * weight * (SATURATION + 1) / (weight + bound)))
 
     def rank(self, query: Mapping[str, float]) -> list[str]:
         """Returns the tools that share a word with the query or with the best of those, best first."""

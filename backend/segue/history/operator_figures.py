@@ -167,12 +167,11 @@ def _recent() -> sa.FromClause:
     """The newest turns of the window. Ids lie in the primary key by the time at which they were made; those of turns
     that a fork has copied lie elsewhere, because they begin with random letters.
     """
-    ran = turns.c.started_at.is_not(None)
     newest = (
         sa.select(turns)
         .where(turns.c.id >= sa.bindparam("first", type_=sa.Text), turns.c.id < sa.bindparam("behind", type_=sa.Text))
         .where(turns.c.created_at >= sa.bindparam("since"))
-        .where(RUNS_ITSELF, ran | (turns.c.status != "completed"))
+        .where(RUNS_ITSELF, (turns.c.started_at.is_not(None)) | (turns.c.status != "completed"))
         .order_by(turns.c.id.desc())
         .limit(sa.bindparam("most", type_=sa.Integer))
         .subquery("newest")

@@ -340,8 +340,7 @@ class Supervisor:
             with anyio.move_on_after(self._budget.rest_s):
                 await self._hurry.wait()
             self._in_doubt.clear()
-            is_quiet = anyio.current_time() - listed_at > 2 * pause
-            pause = _LIST_PAUSE_S if is_quiet else min(2 * pause, _LONGEST_PAUSE_S)
+            pause = _LIST_PAUSE_S if anyio.current_time() - listed_at > 2 * pause else min(2 * pause, _LONGEST_PAUSE_S)
             if not self._settled.is_set():
                 await self._calls_ended(self.timeout_s)
                 return

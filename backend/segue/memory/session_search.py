@@ -81,9 +81,10 @@ async def search_said(
     words = list(distinct.values())[:MOST_WORDS]
     if not words:
         return []
-    places = [sa.func.nullif(_place(messages.c.content, word), 0) for word in words]
-    letters = (sa.case((place.is_not(None), len(word)), else_=0) for place, word in zip(places, words, strict=True))
+    small = sa.func.lower(messages.c.content)
+    letters = (sa.case((small.regexp_match(_pattern(word)), len(word)), else_=0) for word in words)
     score = sum(letters, sa.literal(0))  # a long word tells more than a short one
+    places = (_place(messages.c.content, word) for word in words)
     start = sa.func.greatest(sa.func.least(*places) - PASSAGE_CHARS // 3, 1)
     passage = sa.func.substr(messages.c.content, start, PASSAGE_CHARS).label("text")
     statement = (
@@ -124,7 +125,7 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
     """Returns where the words are, in the title or else in the newest message that has them all, and its id."""
 
     def has_all(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(*(_place(text, word) > 0 for word in words))
+        return sa.and_(*(sa.func.lower(text).regexp_match(_pattern(word)) for word in words))
 
     def place(text: sa.ColumnElement[Any], message_id: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         start = sa.func.greatest(_place(text, words[0]) - SNIPPET_CHARS // 3, 1)
@@ -151,9 +152,15 @@ _ALIKE: Final = _alike()
 
 
 def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:
-    """Returns the position of a word, in any case and with any accents, from 1, or 0. PostgreSQL's small letters are
-    not always Python's, and some devices write è, and others 가, in parts.
+    """Returns the first position of a word, from 1, or NULL. `regexp_instr` would look for all of them."""
+    small = sa.func.lower(text)
+    return sa.func.strpos(small, sa.func.substring(small, _pattern(word)))
+
+
+def _pattern(word: str) -> sa.ColumnElement[str]:
+    """Returns what finds a word with any accents. PostgreSQL's small letters are not always Python's, and some devices
+    write è, and others 가, in parts.
     """
     letters = (_ALIKE.get(letter.lower(), re.escape(letter)) for letter in normalize("NFC", word))
     pattern = "|".join(("".join(letters), re.escape(word), re.escape(normalize("NFD", word))))
-    return sa.func.regexp_instr(sa.func.lower(text), sa.func.lower(pattern))
+    return sa.func.lower(pattern)

@@ -79,8 +79,7 @@ class Tariff:
     def at_most(self, input_tokens: int) -> Charge:
         """Returns the highest charge for a call with this input: the longest answer, and the dearest kind of input."""
         took = Charge(self.model, input_tokens=input_tokens, output_tokens=self.answer_tokens)
-        priced = (self.priced(took, written) for written in (0, input_tokens))
-        return max(priced, key=lambda each: each.cost or NOTHING)
+        return max((self.priced(took, written) for written in (0, input_tokens)), key=lambda each: each.cost or NOTHING)
 
 
 def read_prices(path: Path | None) -> Prices:

@@ -301,5 +301,4 @@ async def _look_at_provider(url: str, report: Diagnosis) -> None:
             if not await fetch_keys(client, url):
                 report.add("settings.jwks_empty", url=url)
     except UNREADABLE as error:
-        why = str(error).partition(" for url")[0] or type(error).__name__
-        report.add("settings.jwks_unreadable", url=url, why=why)
+        report.add("settings.jwks_unreadable", url=url, why=str(error).partition(" for url")[0] or type(error).__name__)

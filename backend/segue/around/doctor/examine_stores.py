@@ -90,8 +90,7 @@ async def _look_at_postgres(stores: OpenStores, report: Diagnosis) -> tuple[dict
                 await stores.database.ping(CHANGES_NOTHING)  # whether a turn could be written
     except Unreachable as error:
         blocker = await stores.database.outages.blocker() if error.is_locked else None
-        why = f"{error}, {blocker}" if blocker else error
-        report.add("postgres.unusable", where=where, why=why, mend=error.mend)
+        report.add("postgres.unusable", where=where, why=f"{error}, {blocker}" if blocker else error, mend=error.mend)
         unknown = dict.fromkeys(("latency_ms", *POSTGRES_FACTS))
         return {"at": where, "reachable": False, "why_not": str(error), **unknown}, None
     if server.connections > server.max_connections * NEARLY_FULL:

@@ -360,8 +360,7 @@ def brief(result: vocab.ShownResult, language: str) -> str:
 
 
 def _found_line(result: vocab.ShownResult, items: Sequence[Any], language: str) -> str:
-    number = max(result.total, len(items))
-    return vocab.found_sentence(language, noun=_noun(result), number=number, query=result.query)
+    return vocab.found_sentence(language, noun=_noun(result), number=max(result.total, len(items)), query=result.query)
 
 
 def _noun(result: vocab.ShownResult) -> str:

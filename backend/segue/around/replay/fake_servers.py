@@ -194,8 +194,7 @@ class TurnPlayback:
     def _plan(self) -> Round:
         """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""
         first = next((each.by for each in self.turn.rounds if each.by != "search"), None)
-        came_from_loop = bool(self.turn.said) or first in ("model", "user")
-        self._plan_given = bool(self._made) and not came_from_loop
+        self._plan_given = bool(self._made) and not (bool(self.turn.said) or first in ("model", "user"))
         return _steps(self._made if self._plan_given else ())
 
     def _amended(self) -> tuple[RecordedStep, ...]:
