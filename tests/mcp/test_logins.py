@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from tests.support.logs import until
 from tests.support.plans import press
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, Process, process, running
-from tests.support.stores import looking_into
+from tests.support.stores import Stores, looking_into
 
 KEY, OLD_KEY = "bmV3" * 10 + "bmU=", "b2xk" * 10 + "b2w="
 LOGIN = "/mcp/servers/diary/login"
@@ -473,6 +474,52 @@ async def test_each_user_has_the_tools_that_the_server_lists_for_them_and_a_yes_
             provider.will(says("Written."))
             assert (await press(client, session, answer, remember="session")).json()["plan"]["status"] == "completed"
     assert server.ran == [("ada", "whoami"), ("bob", "whoami"), ("ada", "write"), ("bob", "write")]
+
+
+async def test_after_a_restart_and_in_another_process_each_user_has_their_own_tools_before_their_first_call(
+    with_logins: Settings, server: LoginServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segue.mcp.oauth.personal_server.LOOK_EVERY_S", 0.1)
+    guarded = with_logins.model_copy(update={"auth": "api_key"})
+    keys = {user: await new_key(guarded, user) for user in ("ada", "bob", "cyd")}
+    server.own_tools = {user: defined_for(user) for user in ("ada", "cyd")}
+
+    async def own_of(service: Client, user: str) -> set[str]:
+        async with speaking(service, keys[user]) as client:
+            return {each["name"] for each in (await client.get("/tools"))["items"] if "of_" in each["name"]}
+
+    async def has_own(service: Client, user: str) -> bool:
+        return await own_of(service, user) == {f"mcp_of_{user}"} - {"mcp_of_bob"}
+
+    async with running(guarded) as first, running(guarded) as second:
+        for user, key in keys.items():
+            async with speaking(first, key) as client:
+                await log_in(client, user)
+        for user in keys:
+            await until(partial(has_own, second, user))
+        for there in (first, second):
+            assert await own_of(there, "ada") == {"mcp_of_ada"}
+    async with running(guarded) as again:
+        assert [await own_of(again, user) for user in keys] == [{"mcp_of_ada"}, set(), {"mcp_of_cyd"}]
+        async with speaking(again, keys["ada"]) as ada:
+            assert (await ada.http.delete(LOGIN)).status_code == 204
+    assert await stores.database.fetchval("SELECT count(*) FROM mcp_logins WHERE tools::text LIKE '%of_ada%'") == 0
+    async with running(guarded) as last:
+        assert [await own_of(last, user) for user in keys] == [{"mcp_of_cyd"}, set(), {"mcp_of_cyd"}]
+
+
+async def test_a_list_of_a_user_that_is_too_large_to_keep_is_not_kept(
+    with_logins: Settings, server: LoginServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.own_tools = {"ada": defined_for("ada")}
+    kept = "SELECT count(tools) FROM mcp_logins"
+    async with running(with_logins) as client:
+        await log_in(client, "ada")
+        assert await stores.database.fetchval(kept) == 1
+        monkeypatch.setattr("segue.mcp.oauth.personal_server.MAX_KEPT_BYTES", 100)
+        await log_in(client, "ada")
+        assert await stores.database.fetchval(kept) == 0
+        assert "mcp_of_ada" in {each["name"] for each in (await client.get("/tools"))["items"]}
 
 
 async def test_a_server_that_wants_to_be_left_alone_by_one_user_is_there_for_the_others(

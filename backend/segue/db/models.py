@@ -341,7 +341,7 @@ mcp_logins = _table(
     "mcp_logins",
     *_key(owner=Text, server=Text),
     *_needed(id=ID, version=Integer, sealed=Text, created_at=TIME),
-    *_optional(scope=Text, expires_at=TIME, refreshing_until=TIME),
+    *_optional(scope=Text, expires_at=TIME, refreshing_until=TIME, tools=JSON, tools_digest=Text, tools_at=TIME),
 )
 
 mcp_login_attempts = _table(

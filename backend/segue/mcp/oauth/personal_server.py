@@ -1,8 +1,8 @@
 """An MCP server at which each user logs in: a bounded number of connections, one per user, opened by a call.
 
 A connection carries only its user's calls, with the token of one login, renewed once if the server refuses it: a
-refused request has not run, so it is sent again. A user has the tools that their own connection listed here last;
-before it, those of `mcp_tool_lists`, which this owns, by address: a list for each user would cost every turn a query.
+refused request has not run, so it is sent again. A user has the tools that their own connection listed last, kept with
+their login; before it, those of `mcp_tool_lists`, which this owns, by address. Both are read beside the turns.
 """
 
 import asyncio
@@ -11,22 +11,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 import anyio
 import httpx2
+import orjson
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types import Tool as McpTool
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from segue.db.models import mcp_tool_lists
+from segue.db.models import mcp_logins, mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
-from segue.domain.ids import offered_name, utc_now
+from segue.domain.ids import digest_of_json, offered_name, utc_now
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.domain.user_request import ToolAsks
 from segue.log import log
@@ -41,7 +42,8 @@ from segue.tools.tool_health import ServerAway
 
 LOOK_EVERY_S: Final = 10.0
 MAX_CONNECTIONS: Final = 50
-MAX_OWN_LISTS: Final = 200  # of users, also of those whose connections were closed
+MAX_OWN_LISTS: Final = 200  # that users have, each of which many may have
+MAX_KEPT_BYTES: Final = 256 * 1024  # of a list with a login
 IDLE_S: Final = 300.0
 _CLOSE_S: Final = 5.0
 _TOOLS: Final = TypeAdapter(list[McpTool])
@@ -214,7 +216,10 @@ class PersonalServer:
         self._connections = UserConnections(self.name, url, grants, connect, self.timeout_s)
         self.away = self._connections.rest
         self.listed: list[McpTool] | None = None  # of `tools`, for users who have no own
-        self._own: OrderedDict[str, tuple[list[McpTool], tuple[Tool, ...]]] = OrderedDict()
+        self._source = f"{digest_of_json(url)[:16]}:"
+        self._own: dict[str, str] = {}  # by user the digest of their list
+        self._own_at = datetime.min.replace(year=2, tzinfo=UTC)
+        self._lists: OrderedDict[str, tuple[list[McpTool], tuple[Tool, ...]]] = OrderedDict()
         self._left_out: list[LeftOut] = []
         self._listed_at: datetime | None = None
         self._stopping = asyncio.Event()
@@ -231,6 +236,7 @@ class PersonalServer:
             while not self._stopping.is_set():
                 try:
                     await self._follow_list()
+                    await self._follow_own()
                 except StorageUnavailable:
                     log.warning("mcp_tool_list_not_read", server=self.name)
                 if self.state != "ready":
@@ -266,7 +272,8 @@ class PersonalServer:
 
     def tools_of(self, owner: str) -> tuple[Tool, ...]:
         """Returns the tools as the user's connection has listed them, else those for all."""
-        return self._own[owner][1] if owner in self._own else self.tools
+        own = self._lists.get(self._own.get(owner, ""))
+        return own[1] if own else self.tools
 
     async def _follow_list(self) -> None:
         url = self.config.url or ""
@@ -282,28 +289,56 @@ class PersonalServer:
         await self._offer(listed, at)
 
     async def _offer(self, listed: list[McpTool] | None, at: datetime | None) -> None:
-        made = [self._login_tool()]
-        if listed is not None:
-            of = self.name, self.config, listed, _not_called, self.timeout_s
-            bound, self._left_out = await asyncio.to_thread(tools_of, *of)
-            made += [replace(tool, run=partial(self._run, tool.spec)) for tool in bound]
+        made, self._left_out = await self._made(listed or [])
         self.listed, self._listed_at = listed, at
         self.tools = self.accept(self, made)
+
+    async def _made(self, listed: list[McpTool]) -> tuple[list[Tool], list[LeftOut]]:
+        of = self.name, self.config, listed, _not_called, self.timeout_s
+        made, left_out = await asyncio.to_thread(tools_of, *of)
+        return [self._login_tool(), *(replace(tool, run=partial(self._run, tool.spec)) for tool in made)], left_out
+
+    async def _follow_own(self) -> None:
+        """Learns which lists users have, from before and from other processes; what many have is read once."""
+        of, database = mcp_logins.c, self.logins.database
+        mine = of.server == self.name, of.tools_digest.startswith(self._source)
+        since = self._own_at - timedelta(minutes=1)  # one may have been committed late
+        found = select(of.owner, of.tools_digest, of.tools_at).where(*mine, of.tools_at > since).order_by(of.tools_at)
+        async with database.read_only() as connection:
+            rows = (await connection.execute(found)).all()
+        for owner, digest, self._own_at in rows:
+            self._own[owner] = digest
+        owners = {digest: owner for owner, digest, _ in rows if digest not in self._lists}
+        for digest, owner in list(owners.items())[-MAX_OWN_LISTS:]:
+            async with database.read_only() as connection:
+                stored = select(of.tools).where(*mine, of.owner == owner, of.tools_digest == digest)
+                tools = await connection.scalar(stored)
+            with suppress(ValidationError):
+                await self._keep(digest, _TOOLS.validate_python(tools))
+
+    async def _keep(self, digest: str, listed: list[McpTool]) -> None:
+        if digest not in self._lists:
+            self._lists[digest] = listed, tuple((await self._made(listed))[0])
+        if len(self._lists) > MAX_OWN_LISTS:
+            self._lists.popitem(last=False)
 
     async def _take_over(self, owner: str, supervisor: Supervisor, *, is_new: bool = False) -> None:
         """Offers to a user what their connection has listed: to all others too, here and in other processes, if the
         user has just logged in, or had the same as they until now.
         """
-        listed, before = supervisor.listed, self._own.get(owner, (None,))[0]
+        listed, before = supervisor.listed, self._lists.get(self._own.get(owner, ""), (None,))[0]
         if listed is None or (listed == before and not is_new):
             return
-        own = [replace(tool, run=partial(self._run, tool.spec)) for tool in supervisor.tools]
-        self._own[owner] = listed, (self._login_tool(), *own)
-        if len(self._own) > MAX_OWN_LISTS:
-            self._own.popitem(last=False)
+        tools = _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True)
+        self._own[owner] = digest = self._source + digest_of_json(tools)
+        await self._keep(digest, listed)
+        kept = {"tools": tools, "tools_digest": digest, "tools_at": func.clock_timestamp()}
+        kept = kept if len(orjson.dumps(tools)) <= MAX_KEPT_BYTES else dict.fromkeys(kept)
+        mine = update(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == self.name)
+        async with self.logins.database.transaction() as connection:
+            await connection.execute(mine.values(kept))
         if listed == self.listed or not (is_new or self.listed in (None, before)):
             return
-        tools = _TOOLS.dump_python(listed, mode="json", by_alias=True, exclude_none=True)
         row = {"server": self.name, "url": self.config.url or "", "tools": tools, "listed_at": func.clock_timestamp()}
         made = insert(mcp_tool_lists).values(row)
         changed = {name: made.excluded[name] for name in row if name != "server"}
