@@ -160,6 +160,50 @@ async def test_a_result_arrives_also_if_it_is_not_as_its_tool_declares(tmp_path:
         assert await call(servers, "look") == "seen"
 
 
+TEXT = {"type": "text", "text": "seen"}
+LEFT_OUT = {
+    "null for what is not said": (
+        {"content": [TEXT], "isError": None, "structuredContent": None, "_meta": None},
+        "seen",
+    ),
+    "no content beside a value": ({"structuredContent": {"seen": 1}}, {"seen": 1}),
+    "a value that is no object": ({"structuredContent": [1, 2], "content": None}, [1, 2]),
+    "such a value beside its text": ({"structuredContent": 5, "content": [TEXT]}, "seen"),
+    "icons of a draft": (
+        {"content": [{"type": "resource_link", "uri": "a:b", "name": "b", "icons": [{"src": "c", "sizes": "48x48"}]}]},
+        {"type": "resource_link", "uri": "a:b", "name": "b", "mime_type": None, "size_bytes": None},
+    ),
+    "large, without content": (
+        {"structuredContent": {"seen": "x" * 200_000}, "isError": None},
+        {"seen": "x" * 200_000},
+    ),
+}
+
+
+class Sparing(Peer):
+    """Of 2026-07-28 or before; says no more than it has to, and less: no result has its type or how long it keeps."""
+
+    def __init__(self, result: dict[str, Any], *, is_new: bool) -> None:
+        super().__init__(lambda body: said(body, result), [{**TOOL, "icons": [{"src": "look.png", "sizes": "any"}]}])
+        self.is_new = is_new
+
+    async def serve(self, request: Request) -> Response:
+        body = json.loads(await request.body() or b"{}")
+        if self.is_new and body.get("method") == "server/discover":
+            return said(body, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
+        return await super().serve(request)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["2026-07-28", "before"])
+@pytest.mark.parametrize(("result", "expected"), LEFT_OUT.values(), ids=list(LEFT_OUT))
+async def test_what_a_server_leaves_out_of_a_result_is_what_it_means_and_no_doubt_about_the_call(
+    result: dict[str, Any], expected: object, tmp_path: Path, *, is_new: bool
+) -> None:
+    peer = Sparing(result, is_new=is_new)
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await call(servers, "look") == expected
+
+
 class LoopingPeer(Peer):
     """Lists the same page for ever."""
 

@@ -28,7 +28,7 @@ from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, member
 from segue.mcp.large_messages import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.stdio import Incoming, Stderr, stdio_transport
-from segue.mcp.tool_mapping import without_broken_tools
+from segue.mcp.tool_mapping import readable_result, without_broken_tools
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, retry_after_s, tell_trace
 
@@ -302,7 +302,7 @@ class _Filter(ObjectReceiveStream[Incoming]):
         while not self._budget.hears(item):
             item = await self._stream.receive()
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
-            item.message.result = without_broken_tools(self._server, item.message.result)
+            item.message.result = without_broken_tools(self._server, readable_result(item.message.result))
         return item
 
     async def aclose(self) -> None:

@@ -42,6 +42,8 @@ _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
 _JOINERS: Final = "\u200c\u200d"
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_DEFAULTS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_WITH_ICONS: Final = ("content", "prompts", "resourceTemplates", "resources", "serverInfo", "tools")
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
 _NAMED: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
@@ -50,6 +52,23 @@ _NAMED: Final = frozenset(
 
 class _Unfit(Exception):
     """A tool that cannot be offered; the message says why."""
+
+
+def readable_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Returns a result with what servers leave out, or say as null: the SDK would refuse it after the effect. Icons, of
+    which drafts of the protocol had another form, are not used.
+    """
+    said = _DEFAULTS | {name: each for name, each in result.items() if each is not None}
+    for named in (each for name in _WITH_ICONS for each in _listed(said.get(name))):
+        named.pop("icons", None)
+    if isinstance(value := said.get("structuredContent", {}), dict):
+        return {"content": [], **said} if value else said
+    text = json.dumps(said.pop("structuredContent"), ensure_ascii=False)
+    return said | {"content": said.get("content") or [{"type": "text", "text": text}]}
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, dict)]
 
 
 def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
@@ -293,7 +312,8 @@ def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
 
 
 def _value_in(packed: str, *, wrapped: bool) -> object:
-    return value_of(mcp_types.CallToolResult.model_validate_json(unpacked(packed)), wrapped=wrapped)
+    result = readable_result(json.loads(unpacked(packed)))
+    return value_of(mcp_types.CallToolResult.model_validate(result), wrapped=wrapped)
 
 
 def _block(block: mcp_types.ContentBlock) -> object:
