@@ -227,6 +227,14 @@ async def test_an_error_is_the_servers_own_also_if_the_sdk_uses_its_code_or_word
     assert "refused" in str(stamped.error)
 
 
+async def test_a_call_for_which_segue_cannot_do_enough_does_not_count_against_its_tool(tmp_path: Path) -> None:
+    peer = sick(lambda body: refusal(-32021, "Missing required client capability", 400, body["id"]))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        looked = await run_tool(tool(servers, "look"), {}, WHO, settings=SETTINGS)
+    assert (looked.status, looked.fault) == ("failed", "arguments")
+    assert "wanted something for this call that it does not get" in str(looked.error)
+
+
 async def test_a_call_that_did_not_run_is_not_sent_afterwards() -> None:
     delivery, peer = CallDelivery(), sick()
     told = as_tool_error("peer", MCPError(CONNECTION_CLOSED, "Connection closed"), delivery)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import httpx2
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY as NEEDS_MORE
 from pydantic import ValidationError
 
 from segue.domain.tool import ToolFailed, ToolLost, ToolRetry
@@ -198,7 +199,9 @@ def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> Tool
             return Lost(f"The MCP server {server} answered HTTP {status}: {unknown}.")
         case MCPError(code=code) if code == INTERNAL_ERROR and status >= _REFUSED:
             return ToolFailed(f"The MCP server {server} refused with HTTP {status}: the call did not run.")
-        case MCPError(code=code) if code == INVALID_REQUEST and message.startswith(_REFUSED_TO_SERVERS):
+        case MCPError(code=code) if code == NEEDS_MORE or (
+            code == INVALID_REQUEST and message.startswith(_REFUSED_TO_SERVERS)
+        ):
             told = f"The MCP server {server} wanted something for this call that it does not get: {message}."
             return CannotAsk(told) if message.startswith(_CANNOT_ASK) else ToolRetry(told)
         case MCPError(code=code) if code not in (PARSE_ERROR, INVALID_REQUEST) or not message.startswith(_NOT_READ):
