@@ -367,7 +367,7 @@ async def _run(context: TurnContext, call: ReadyCall) -> CallOutcome:
             span.set_attributes(outcome=ended, **traced_call.described(call.tool.spec))
         if span.content:
             output = outcome.payload.shown_text or outcome.error or ""
-            span.set_attributes(**traced_call.called(call.request.args, output))
+            span.set_attributes(**traced_call.executed(call.request.args, output))
         if ended != "succeeded":
             span.fail(ended)
     return outcome

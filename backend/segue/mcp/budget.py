@@ -1,4 +1,4 @@
-"""What a connection to an MCP server may cost beyond the answers to our requests, and how large answers are read.
+"""The cost that a connection to an MCP server may have beyond answers to our requests; how large answers are read.
 
 Transports count bytes and the filter counts messages, since the SDK starts a task for each and keeps those whose answer
 the server does not read. A server that overspends is disconnected. A large result travels packed, as one short text.
@@ -111,7 +111,7 @@ class Budget:
 
     @property
     def came(self) -> str:
-        """What the server has sent so far, for a handshake that does not end."""
+        """Describes the data sent so far, for a handshake that does not end."""
         if self._answers:
             return "it answered, but not all that it was asked"
         return f"{self._read} bytes came, no answer among them" if self._read else "nothing came"
@@ -146,7 +146,7 @@ class Budget:
         self._unread -= isinstance(message, JSONRPCResponse | JSONRPCError)
 
     def hears(self, item: SessionMessage | Exception) -> bool:
-        """Counts what comes, and returns whether to read it. Answers to our requests and some progress are free."""
+        """Counts a message, and returns whether to read it. Answers to our requests and some progress are free."""
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse | JSONRPCError) and self._settle(message.id):
             self._answers += 1
@@ -174,9 +174,9 @@ class Budget:
         bucket = self._progress.get(found[1].decode())
         return bucket is not None and not bucket.has(1)
 
-    def _settle(self, asked: object) -> bool:
-        allowed = self._asked.pop(str(asked), None)
-        self._progress.pop(str(asked), None)
+    def _settle(self, request_id: object) -> bool:
+        allowed = self._asked.pop(str(request_id), None)
+        self._progress.pop(str(request_id), None)
         self._bytes.add(-(allowed or 0))
         return allowed is not None
 
@@ -198,18 +198,18 @@ async def light(message: bytes) -> bytes:
 
 async def light_body(body: AsyncIterator[bytes], budget: Budget, *, is_stream: bool) -> AsyncIterator[bytes]:
     """Yields a body with light messages: JSON whole, a stream event by event without those the budget skips."""
-    held = bytearray()
+    buffer = bytearray()
     async for chunk in body:
-        begin = max(len(held) - _LONGEST_END, 0)
-        held += chunk
-        if is_stream and (ends := [end.end() for end in _EVENT_END.finditer(held, begin)]):
-            events = bytes(held[: ends[-1]])
+        begin = max(len(buffer) - _LONGEST_END, 0)
+        buffer += chunk
+        if is_stream and (ends := [end.end() for end in _EVENT_END.finditer(buffer, begin)]):
+            events = bytes(buffer[: ends[-1]])
             if IN_PROGRESS in events:
                 kept = [event for event in _EVENT_END.split(events) if event and not budget.skips(event)]
                 events = b"".join(event + b"\n\n" for event in kept)
             yield await _light_events(events)
-            del held[: ends[-1]]
-    yield await _light_events(bytes(held)) if is_stream else await light(bytes(held))
+            del buffer[: ends[-1]]
+    yield await _light_events(bytes(buffer)) if is_stream else await light(bytes(buffer))
 
 
 async def _light_events(events: bytes) -> bytes:
@@ -219,6 +219,6 @@ async def _light_events(events: bytes) -> bytes:
     for event in filter(None, _EVENT_END.split(events)):
         lines = event.splitlines()
         data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
-        beside = [line for line in lines if not line.startswith(b"data:")]
-        light_ones.append(b"\n".join([*beside, b"data: " + await light(data)]) + b"\n\n")
+        others = [line for line in lines if not line.startswith(b"data:")]
+        light_ones.append(b"\n".join([*others, b"data: " + await light(data)]) + b"\n\n")
     return b"".join(light_ones)

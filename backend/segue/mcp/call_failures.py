@@ -1,5 +1,5 @@
-"""Why a connection to an MCP server ended and what helps (`cause; advice`), and how far a failed call had come. The
-words are ours, because a server's could carry a secret. A call that no transport has noted as sent has not run.
+"""Why a connection to an MCP server ended, with advice (`cause; advice`), and how far a failed call had come. The words
+are ours, because a server's could carry a secret. A call that no transport has noted as sent has not run.
 """
 
 import re
@@ -41,7 +41,7 @@ _FORGOTTEN = re.compile(r"Bad Request: .*(session.id|not initialized)", re.IGNOR
 
 
 def reason_of(error: Exception, came: str = "nothing came") -> str:  # noqa: PLR0911 (one line per way to end)
-    """Returns why a connection ended, and what helps; `came` is what the server had sent by then."""
+    """Returns why a connection ended, with advice; `came` describes the data that the server had sent by then."""
     found, kinds = members_of(error), (McpServerGone, NotPublic, NoSuchHost, httpx2.HTTPError, OSError)
     cause = next((each for kind in kinds for each in found if isinstance(each, kind)), found[0])  # which says most
     match cause:
@@ -67,20 +67,20 @@ def cause_and_advice(state: str) -> tuple[str, str]:
     return cause, advice
 
 
-def answered(status: int) -> str:
-    """Why an HTTP server is none that can be used, by the status of its answer."""
-    said = f"it answered HTTP {status}"
+def status_cause(status: int) -> str:
+    """Returns why an HTTP server cannot be used, by the status of its answer."""
+    cause = f"it answered HTTP {status}"
     match status:
         case 401 | 403:
-            return f"{said}; give it a token that it takes under headers in mcp.json"
+            return f"{cause}; give it a token that it takes under headers in mcp.json"
         case 404 | 405 | 406:
-            return f"{said}; {_URL}: the path of many ends in /mcp"
+            return f"{cause}; {_URL}: the path of many ends in /mcp"
         case 429:
-            return f"{said}; it is asked too often: it is tried again by itself"
+            return f"{cause}; it is asked too often: it is tried again by itself"
         case _ if status < 400:  # noqa: PLR2004 (HTTP's own number)
             return f"it redirects to elsewhere (HTTP {status}); write the address that it leads to as its url"
         case _:
-            return f"{said}; {_OWN_LOG}"
+            return f"{cause}; {_OWN_LOG}"
 
 
 def ended(code: int) -> str:
@@ -159,7 +159,7 @@ class CallDelivery:
     may_run_again: bool = False  # not to be sent any more: its request may still connect while the connection ends
 
     async def trace(self, event: str, _: dict[str, Any]) -> None:
-        """Takes what the HTTP client tells of a request. Raises McpServerGone instead of sending it too late."""
+        """Takes the HTTP client's trace events of a request. Raises McpServerGone instead of sending it too late."""
         if event.endswith(".send_request_headers.started"):
             if self.may_run_again:
                 raise McpServerGone("it was connected too late for a call")
@@ -178,7 +178,7 @@ class CannotAsk(ToolRetry):
 
 
 class Lost(ToolLost):
-    """The call was sent, and what came of it did not come back."""
+    """The call was sent, and its outcome did not come back."""
 
 
 def as_tool_error(server: str, error: Exception, delivery: CallDelivery) -> ToolRetry | ToolFailed:  # noqa: C901, PLR0911 (one line per way)

@@ -95,7 +95,7 @@ def _acts_finally(words: Phrase) -> bool:
 
 
 def _action_at(lists: ActionWords, words: Phrase, at: int) -> tuple[int, NameSet]:
-    """Returns how many words from this one on name an action, and what its lists are called."""
+    """Returns how many words from this one on name an action, and the names of its lists."""
     length, names = lists.action_at(words, at)
     if lists is ACTIONS.now[ENGLISH]:
         names -= {ANY_ACTION}  # `complete_task`

@@ -17,7 +17,7 @@ _OF_A_RESULT: Final = ("content", "structuredContent", "isError")
 
 
 def packed_message(message: bytes) -> bytes:
-    """Returns nothing for what is no JSON, or cannot be made light."""
+    """Returns b"" for a message that is no JSON, or cannot be made light."""
     try:
         read: Any = orjson.loads(message)
     except orjson.JSONDecodeError:
@@ -34,7 +34,7 @@ def packed_message(message: bytes) -> bytes:
             return orjson.dumps({**read, "result": {**result, "tools": listed}})
         case {"content": _} | {"structuredContent": _}:
             packed = _packed({name: result[name] for name in _OF_A_RESULT if name in result})
-            kind = {"resultType": said} if isinstance(said := result.get("resultType"), str) else {}
+            kind = {"resultType": declared} if isinstance(declared := result.get("resultType"), str) else {}
             return orjson.dumps({**read, "result": {**kind, "content": [], "structuredContent": {UNREAD: packed}}})
         case {"contents": contents}:
             kept = {name: result[name] for name in _OF_A_RESOURCE if isinstance(result.get(name), str | int)}
@@ -49,5 +49,5 @@ def _packed(result: dict[str, Any]) -> str:
 
 
 def unpacked(packed: str) -> bytes:
-    """Returns the JSON of a result. Raises ValueError or zlib.error for what is none of ours."""
+    """Returns the JSON of a result. Raises ValueError or zlib.error for one that was not packed here."""
     return zlib.decompress(b64decode(packed))

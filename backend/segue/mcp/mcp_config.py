@@ -33,7 +33,7 @@ _SHOWN_ERRORS: Final = 3
 
 
 class Variables:
-    """What `${…}` stands for: the environment, else the `secrets`, whose names are in upper case, else a default.
+    """The values of `${…}`: the environment, else the `secrets`, whose names are in upper case, else a default.
     `inputs` are the defaults of `${input:…}`. Folders are those of the file at `path`. `files` were read. Raises
     AppError with what is missing, `where` in mcp.json, and what to do about it.
     """
@@ -116,7 +116,7 @@ class OAuthClientConfig(_OfFile):
     ] = None
 
     def takes(self, issuer: str) -> bool:
-        """Whether tokens of this authorization server may be used, and its endpoints be sent what is secret."""
+        """Whether tokens of this authorization server may be used, and secrets be sent to its endpoints."""
         return self.issuer is None or self.issuer.rstrip("/") == issuer.rstrip("/")
 
     def expanded(self, expand: Callable[[str, str], str]) -> "OAuthClientConfig":
@@ -185,7 +185,7 @@ class McpServerConfig(_OfFile):
 
     @property
     def never_logged(self) -> frozenset[str]:
-        """Returns what no log may contain: the secrets, and what looks like one in `args` and `url`."""
+        """Returns the texts that no log may contain: the secrets, and their likes in `args` and `url`."""
         parts = re.split(r"[/?&=:@#,\s]+", " ".join((*self.args, self.url or "")))
         return self.secrets | configured_secrets({str(place): part for place, part in enumerate(parts)})
 
@@ -203,17 +203,17 @@ class McpServerConfig(_OfFile):
 
     @property
     def dependencies(self) -> dict[str, tuple[DependencyGroup, ...]]:
-        """Returns by the server's own names what the tools that it offers depend on."""
+        """Returns by the server's own names the dependencies of the tools that it offers."""
         return {tool: groups for tool, groups in self.depends_on.items() if self.offers(tool)}
 
     @field_validator("confirm", mode="before")
     @classmethod
-    def _names_or_how_each_asks(cls, given: object) -> object:
-        if isinstance(given, list) and all(isinstance(name, str) for name in given):
-            return dict.fromkeys(given, True)
-        if not isinstance(given, Mapping):
+    def _names_or_how_each_asks(cls, value: object) -> object:
+        if isinstance(value, list) and all(isinstance(name, str) for name in value):
+            return dict.fromkeys(value, True)
+        if not isinstance(value, Mapping):
             raise ValueError('must be a list of names, or an object such as {"pay": "always_ask"}')  # noqa: TRY004 (pydantic's own)
-        return given
+        return value
 
     @field_validator("url")
     @classmethod
@@ -315,8 +315,8 @@ def _what_is_wrong(error: Exception) -> str:
             problems = []
             for each in error.errors(include_url=False, include_context=False, include_input=False):
                 is_no_object = each["type"] in {"model_type", "dict_type"}
-                said = "it must be an object, { … }" if is_no_object else each["msg"].removeprefix("Value error, ")
-                problems.append(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {said}")
+                fault = "it must be an object, { … }" if is_no_object else each["msg"].removeprefix("Value error, ")
+                problems.append(f"{'.'.join(map(str, each['loc'])) or 'the file'}: {fault}")
         case _:
             return "holds a number too long or lists too deep to be read"
     more = f" (and {len(problems) - _SHOWN_ERRORS} more)" if len(problems) > _SHOWN_ERRORS else ""

@@ -113,7 +113,7 @@ class McpServers:
         return self.config.ignored
 
     def awaited_prefixes(self) -> tuple[str, ...]:
-        """Returns what the tools of servers begin with that are not connected."""
+        """Returns the prefixes of tools of servers that are not connected."""
         return tuple(server.config.prefix for server in self.servers if server.state != "ready")
 
     def agents(self) -> frozenset[str]:
@@ -135,7 +135,7 @@ class McpServers:
         return bool(found)
 
     async def welcome(self, owner: str, name: str) -> None:
-        """Lists what a server has for a user who has just logged in there. If it fails, the user's first call does."""
+        """Lists a server's tools for a user who has just logged in. If it fails, the user's first call does."""
         from segue.mcp.oauth.personal_server import PersonalServer  # noqa: PLC0415 (needed with such servers only)
 
         for server in self.servers:
@@ -144,7 +144,7 @@ class McpServers:
                     await server.welcome(owner)
 
     def _shared(self) -> "list[Supervisor]":
-        """Returns those whose connection is for all users."""
+        """Returns the servers whose connection is for all users."""
         shared = (server for server in self.servers if server.config.oauth is None or self.make_logins is None)
         return [cast("Supervisor", server) for server in shared]
 
@@ -158,8 +158,8 @@ class McpServers:
     ) -> FilledPrompt:
         """Raises AppError `mcp_server_not_found`, `mcp_prompt_not_found`, `invalid_request`, `mcp_server_failed`."""
         found = (each for each in self._shared() if each.name == server and may_use(each, owner, groups))
-        asked = existing("mcp_server", next(found, None))
-        offers, secrets = asked.offers, asked.config.secrets
+        chosen = existing("mcp_server", next(found, None))
+        offers, secrets = chosen.offers, chosen.config.secrets
         try:
             prompts = await offers.prompts() if offers.has_prompts else ()
             known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
@@ -177,12 +177,12 @@ class McpServers:
         """Starts the servers that are new or defined otherwise, then ends those that are not wanted, once their calls
         have ended; the others do not notice. Raises AppError as entering does: then everything is as it was.
         """
-        wanted = _wanted(config)
-        kept = {server.name: server for server in self.servers if wanted.get(server.name) == server.config}
-        if wanted.keys() - kept.keys():
+        configs = _wanted(config)
+        kept = {server.name: server for server in self.servers if configs.get(server.name) == server.config}
+        if configs.keys() - kept.keys():
             await asyncio.to_thread(import_module, "segue.mcp.supervisor")  # a second, if these are the first
-        fresh = {name: self._made(name, server) for name, server in wanted.items() if name not in kept}
-        after, before = [{**kept, **fresh}[name] for name in wanted], self.servers
+        fresh = {name: self._made(name, server) for name, server in configs.items() if name not in kept}
+        after, before = [{**kept, **fresh}[name] for name in configs], self.servers
         try:
             await self._start(fresh.values())
             self._join(after)
@@ -263,7 +263,7 @@ class McpServers:
             self.listed(f"mcp:{server.name}", [tool.spec for tool in tools])
 
     def _accept(self, server: "Server", tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """Returns the tools to offer: all before the server has joined. What it gives up, others that list it get."""
+        """Returns the tools to offer: all before the server has joined. Names that it gives up go to others."""
         self._offered[server] = tools
         if server not in self._joined:
             return tuple(tools)
@@ -329,10 +329,10 @@ async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:
         return ()
 
 
-def _errors(prompt: McpPrompt, given: Mapping[str, str]) -> list[dict[str, Any]]:
+def _errors(prompt: McpPrompt, args: Mapping[str, str]) -> list[dict[str, Any]]:
     known = {argument.name: argument.required for argument in prompt.arguments}
-    errors = [(name, "Field required", "missing") for name, required in known.items() if required and name not in given]
-    errors += [(name, "The prompt has no such argument", "extra_forbidden") for name in given if name not in known]
+    errors = [(name, "Field required", "missing") for name, required in known.items() if required and name not in args]
+    errors += [(name, "The prompt has no such argument", "extra_forbidden") for name in args if name not in known]
     return [{"loc": ["body", "arguments", name], "msg": message, "type": kind} for name, message, kind in errors]
 
 

@@ -19,7 +19,7 @@ _OWN_OF_LOGIN: Final = frozenset({"client_id", "client_secret", "issuer", "scope
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """`said` is what docs/mcp.md says of it, or the log if it is ignored."""
+    """`said` is its text in docs/mcp.md, or in the log if it is ignored."""
 
     name: str
     clients: str
@@ -39,7 +39,7 @@ _OF_GROUP: Final = frozenset(each.name for each in fields(DependencyGroup))
 
 
 class Faults(Exception):
-    """What is wrong with the file: the arguments are texts, one for each fault."""
+    """The faults of the file: the arguments are texts, one for each."""
 
 
 class _Meaningless(Exception):
@@ -63,44 +63,44 @@ class Translation:
     def _file(self, raw: object) -> object:
         if not isinstance(raw, dict):
             return raw
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in raw.items():
             row = None if key == "mcpServers" else self._row(_shown(key), key, FILE_KEYS, ["mcpServers"])
             if row is not None and row.becomes == "inputs":
                 self.inputs = dict(self._inputs(value))
             elif key == "mcpServers" or (row is not None and row.becomes == "mcpServers"):
-                if made:
+                if result:
                     self._faults.append("servers stand beside mcpServers: put all of them under mcpServers")
                 servers = value.items() if isinstance(value, dict) else ()
                 translated = {name: self._server(f"mcpServers.{_shown(name)}", server) for name, server in servers}
-                made["mcpServers"] = translated if isinstance(value, dict) else value
-        return made
+                result["mcpServers"] = translated if isinstance(value, dict) else value
+        return result
 
     def _server(self, where: str, raw: object) -> object:
         if not isinstance(raw, dict):
             return raw
-        made = {key: value for key, value in raw.items() if key in self._own}
-        switch = made.get("disabled")
+        result = {key: value for key, value in raw.items() if key in self._own}
+        switch = result.get("disabled")
         if isinstance(switch, bool):
-            made |= {"disabled": [], "off": switch}
-        if isinstance(env := made.get("env"), dict):
+            result |= {"disabled": [], "off": switch}
+        if isinstance(env := result.get("env"), dict):
             numbers = {name: str(value) for name, value in env.items() if type(value) in (int, float)}
-            made["env"] = {name: value for name, value in (env | numbers).items() if value is not None}
-        if isinstance(login := made.get("oauth"), dict):
-            made["oauth"] = self._login(f"{where}.oauth", login)
+            result["env"] = {name: value for name, value in (env | numbers).items() if value is not None}
+        if isinstance(login := result.get("oauth"), dict):
+            result["oauth"] = self._login(f"{where}.oauth", login)
         for key, value in raw.items():
             if key not in self._own and (row := self._row(f"{where}.{_shown(key)}", key, SERVER_KEYS, self._own)):
-                self._take(made, f"{where}.{key}", row, value)
-        self._check_groups(f"{where}.depends_on", made.get("depends_on"))
-        return made
+                self._take(result, f"{where}.{key}", row, value)
+        self._check_groups(f"{where}.depends_on", result.get("depends_on"))
+        return result
 
     def _login(self, where: str, raw: dict[str, Any]) -> object:
-        made = {key: value for key, value in raw.items() if key in _OWN_OF_LOGIN}
+        result = {key: value for key, value in raw.items() if key in _OWN_OF_LOGIN}
         for key, value in raw.items():
-            row = None if key in made else self._row(f"{where}.{_shown(key)}", key, LOGIN_KEYS, _OWN_OF_LOGIN)
+            row = None if key in result else self._row(f"{where}.{_shown(key)}", key, LOGIN_KEYS, _OWN_OF_LOGIN)
             if row is not None and row.becomes in _OWN_OF_LOGIN:
-                made[row.becomes] = value
-        return False if raw.get("enabled") is False else made
+                result[row.becomes] = value
+        return False if raw.get("enabled") is False else result
 
     def _row(self, where: str, key: str, known: dict[str, ForeignKey], own: Collection[str]) -> ForeignKey | None:
         row = known.get(key)
@@ -110,29 +110,29 @@ class Translation:
             self.ignored.append(f"{where}: {row.said}")
         return row
 
-    def _take(self, made: dict[str, Any], where: str, row: ForeignKey, value: object) -> None:
-        """Sets what a foreign key of a server becomes."""
+    def _take(self, result: dict[str, Any], where: str, row: ForeignKey, value: object) -> None:
+        """Sets the own key that a foreign key of a server becomes."""
         try:
             match row.becomes:
                 case "disabled":
-                    made["disabled"] = [*_names(made.get("disabled", [])), *_names(value)]
+                    result["disabled"] = [*_names(result.get("disabled", [])), *_names(value)]
                 case "only" if value != ["*"]:
-                    _set_once(made, "only", _names(value))
+                    _set_once(result, "only", _names(value))
                 case "off":
-                    made["off"] = made.get("off", False) or not _switch(value)
+                    result["off"] = result.get("off", False) or not _switch(value)
                 case "transport":
-                    made["transport"] = _transport(value)
+                    result["transport"] = _transport(value)
                 case "timeout_s":
-                    _set_once(made, "timeout_s", _seconds(value))
+                    _set_once(result, "timeout_s", _seconds(value))
                 case "url" | "env_file":
-                    _set_once(made, row.becomes, value)
+                    _set_once(result, row.becomes, value)
                 case "refused" if _switch(value):
                     self._faults.append(f"{where} is {row.said}")
         except _Meaningless as unfit:
             self._faults.append(f"{where} {unfit}")
 
     def _add_unknown(self, where: str, key: str, known: Collection[str]) -> None:
-        """Looks for what was meant of the first ones only: of ten thousand keys that would take seconds."""
+        """Looks for the intended keys of the first ones only: of ten thousand keys that would take seconds."""
         self._faults.append(f"{where} {nearest(key, known) if len(self._faults) < MAX_NEAREST else 'is unknown'}")
 
     def _check_groups(self, where: str, raw: object) -> None:
@@ -150,7 +150,7 @@ class Translation:
 
 
 def nearest(key: str, known: Collection[str]) -> str:
-    """Returns what is said of an unknown key: which of the known ones was meant, the first of those that fold alike."""
+    """Returns the remark on an unknown key: which of the known ones was meant, the first of those that fold alike."""
     folded = {_folded(name): name for name in reversed(list(known))}
     found = get_close_matches(_folded(_shown(key)), folded, n=1)
     return f"is unknown: did you mean {folded[found[0]]}?" if found else "is unknown: docs/mcp.md lists what is known"
@@ -193,7 +193,7 @@ def _seconds(value: object) -> float:
     raise _Meaningless(f"may be {either}: write timeout_s")
 
 
-def _set_once(made: dict[str, Any], key: str, value: object) -> None:
-    if key in made:
+def _set_once(result: dict[str, Any], key: str, value: object) -> None:
+    if key in result:
         raise _Meaningless(f"says the same as {key}: give one of them")
-    made[key] = value
+    result[key] = value

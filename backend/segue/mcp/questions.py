@@ -1,4 +1,4 @@
-"""What an MCP server asks of the user in the middle of a call (elicitation).
+"""Questions of an MCP server to the user in the middle of a call (elicitation).
 
 No connection waits for a user: the call raises ToolAsks, and made again it gives each answer once. Over HTTP a question
 comes with its call's response. Over stdio it is the only running call's, unless one that was cut off may still run.
@@ -33,7 +33,7 @@ _IN_DOUBT_S: Final = 60.0
 
 
 class _AskingCall:
-    """A call that runs. `asks` is what it has asked and was not told before."""
+    """A call that runs. `asks` is its question that has no answer yet."""
 
     def __init__(self, answers: Sequence[UserAnswer]) -> None:
         self.scope = anyio.CancelScope()
@@ -65,7 +65,7 @@ _CALL: ContextVar[_AskingCall | None] = ContextVar("asking_call", default=None)
 
 
 class Questions:
-    """Of one server. `secrets` are texts that no question may show."""
+    """The questions of one server. `secrets` are texts that none may show."""
 
     def __init__(self, server: str, secrets: frozenset[str]) -> None:
         self._server = server
@@ -78,7 +78,7 @@ class Questions:
     async def call(
         self, client: Client, name: str, arguments: dict[str, Any], heard: ProgressFnT, answers: Sequence[UserAnswer]
     ) -> mcp_types.CallToolResult:
-        """Returns what a tool returned. Raises ToolAsks, ToolLost, MCPError, and what else the SDK raises."""
+        """Returns a tool's result. Raises ToolAsks, ToolLost, MCPError, and the other errors of the SDK."""
 
         async def send(responses: _Responses = None, state: str | None = None) -> _Result:
             return await client.session.call_tool(
@@ -109,8 +109,8 @@ class Questions:
             request = self._request(params)
         except UnfitRequest as unfit:
             return self._refused(unfit)
-        if (told := call.take_answer(request)) is not None:
-            return told
+        if (answer := call.take_answer(request)) is not None:
+            return answer
         if call is not _CALL.get() and anyio.current_time() < self._in_doubt_until:
             log.warning("mcp_question_after_a_call_was_cut_off", server=self._server)
             return mcp_types.ElicitResult(action="cancel")
@@ -144,7 +144,7 @@ class Questions:
         return None
 
     async def _rounds(self, client: Client, send: _Send, call: _AskingCall) -> mcp_types.CallToolResult:
-        """A server of 2026-07-28 ends the call itself, and says what it needs to go on and the state to go on from."""
+        """A server of 2026-07-28 ends the call itself, with the input it needs and the state to go on from."""
         left = _left_off(call.answers)
         try:
             result: _Result = left or await send()
@@ -168,30 +168,30 @@ class Questions:
                 left, result = None, await send()
         return result
 
-    async def _responses(self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult) -> _Responses:
-        if not wanted.input_requests:
+    async def _responses(self, client: Client, call: _AskingCall, result: mcp_types.InputRequiredResult) -> _Responses:
+        if not result.input_requests:
             await anyio.sleep(0.2)
             return None
-        return {key: await self._response(client, call, wanted, each) for key, each in wanted.input_requests.items()}
+        return {key: await self._response(client, call, result, each) for key, each in result.input_requests.items()}
 
     async def _response(
-        self, client: Client, call: _AskingCall, wanted: mcp_types.InputRequiredResult, asked: mcp_types.InputRequest
+        self, client: Client, call: _AskingCall, result: mcp_types.InputRequiredResult, question: mcp_types.InputRequest
     ) -> mcp_types.InputResponse:
-        if not isinstance(asked, mcp_types.ElicitRequest):
+        if not isinstance(question, mcp_types.ElicitRequest):
             context = ClientRequestContext(session=client.session, request_id="")
-            response = await client.session.dispatch_input_request(context, asked)
+            response = await client.session.dispatch_input_request(context, question)
             if isinstance(response, mcp_types.ErrorData):
                 raise MCPError.from_error_data(response)
             return response
         try:
-            request = self._request(asked.params)
+            request = self._request(question.params)
         except UnfitRequest as unfit:
             raise MCPError.from_error_data(self._refused(unfit)) from None
-        if (told := call.take_answer(request)) is None:
-            state = wanted.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if (answer := call.take_answer(request)) is None:
+            state = result.model_dump(mode="json", by_alias=True, exclude_none=True)
             # One that is too large is not kept: the call is made from its beginning then.
             raise ToolAsks(request, state=state if len(to_json(state)) <= MAX_STATE_BYTES else None)
-        return told
+        return answer
 
     def _request(self, params: mcp_types.ElicitRequestParams) -> UserRequest:
         """Raises UnfitRequest."""
@@ -213,8 +213,8 @@ class Questions:
 
     def _refused(self, unfit: UnfitRequest) -> mcp_types.ErrorData:
         log.warning("mcp_question_refused", server=self._server, reason=str(unfit))
-        told = f"The question cannot be put to the user: {unfit}."
-        return mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=told)
+        message = f"The question cannot be put to the user: {unfit}."
+        return mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=message)
 
 
 def _left_off(answers: Sequence[UserAnswer]) -> mcp_types.InputRequiredResult | None:

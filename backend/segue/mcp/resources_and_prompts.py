@@ -1,5 +1,5 @@
-"""What one MCP server offers beside tools: resources, their templates, and prompts, bounded here. Resources are listed
-when a connection begins, since most servers have none; prompts on request; both again after a change.
+"""An MCP server's offers beside tools: resources, their templates, and prompts, bounded here. Resources are listed when
+a connection begins, since most servers have none; prompts on request; both again after a change.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,14 +31,14 @@ Returned = TypeVar("Returned")
 
 
 class AskServer(Protocol):
-    """Returns what a request to the server gave. Raises ToolFailed and ToolRetry."""
+    """Returns the result of a request to the server. Raises ToolFailed and ToolRetry."""
 
     async def __call__(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a server lists, in plain values. `may_read` says whether an address is among it."""
+    """A server's list, in plain values. `may_read` says whether an address is in it."""
 
     listed: tuple[dict[str, Any], ...]
     templates: tuple[dict[str, Any], ...]
@@ -51,7 +51,7 @@ class Resources:
 
 
 class Offers:
-    """Of one server, over all its connections. `has_resources` says whether it listed any last."""
+    """The offers of one server, over all its connections. `has_resources` says whether it listed any last."""
 
     def __init__(self, server: str, ask: AskServer) -> None:
         self.has_resources = self.has_prompts = False
@@ -71,7 +71,7 @@ class Offers:
         self._changes += 1
 
     async def look(self, client: Client) -> None:
-        """Lists the resources if they are not known. A server that cannot do so now has what it had."""
+        """Lists the resources if they are not known. A server that cannot list them now keeps its list."""
         if client.server_capabilities.resources is None:
             self.has_resources = False
         elif self._resources is None:
@@ -92,7 +92,7 @@ class Offers:
         return listed
 
     async def read(self, uri: str) -> object:
-        """Returns what stands at an address that the server has listed. Raises ToolRetry for another."""
+        """Returns the content at an address that the server has listed. Raises ToolRetry for another."""
         if len(uri) > MAX_URI_CHARS or not (await self.resources()).may_read(uri):
             raise ToolRetry(
                 f"{self._server} lists no resource {uri[:200]!r}, nor a template that it fits. "
@@ -109,12 +109,12 @@ class Offers:
         return listed
 
     async def fill(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
-        """Raises ToolFailed if the server does not, or has too much to say."""
+        """Raises ToolFailed if the server fails, or returns too much."""
         result = await self._ask("prompts/get", lambda client: client.session.get_prompt(name, dict(arguments)))
-        said = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
-        if sum(len(each.content) for each in said) > MAX_FILLED_CHARS:
+        messages = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
+        if sum(len(each.content) for each in messages) > MAX_FILLED_CHARS:
             raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")
-        return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), said)
+        return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), messages)
 
 
 async def _list_resources(client: Client) -> Resources:
@@ -146,7 +146,7 @@ def _described(offered: mcp_types.Resource | mcp_types.ResourceTemplate, **addre
 
 
 def _value_of(result: mcp_types.ReadResourceResult) -> object:
-    """Returns the one thing that was read, or the list of them."""
+    """Returns the one content that was read, or the list of them."""
     match result.contents:
         case [mcp_types.TextResourceContents(uri=uri, text=text)] if uri == UNREAD:
             return Unread(text, _value_in)

@@ -1,5 +1,5 @@
 """Opens one connection to an MCP server as the SDK's client: over stdio, HTTP, or the HTTP of before 2025-03-26 (SSE).
-What comes in is filtered, because the SDK refuses a whole list for one malformed tool.
+Incoming messages are filtered, because the SDK refuses a whole list for one malformed tool.
 """
 
 import math
@@ -24,7 +24,7 @@ from pydantic_core import to_json
 from segue import __version__
 from segue.log import log
 from segue.mcp.budget import MESSAGE_LIMIT_BYTES, Budget, McpServerGone, light_body
-from segue.mcp.call_failures import WEB_PAGE, answered, current_delivery, members_of
+from segue.mcp.call_failures import WEB_PAGE, current_delivery, members_of, status_cause
 from segue.mcp.large_messages import MAX_LIST_BYTES, MAX_TOOLS
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.stdio import Incoming, Stderr, stdio_transport
@@ -49,7 +49,7 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
 
     async def check(response: httpx2.Response) -> None:
         if response.status_code >= _HTTP_ERROR:
-            budget.end(answered(response.status_code))  # of a POST the SDK only logs the error
+            budget.end(status_cause(response.status_code))  # of a POST the SDK only logs the error
 
     client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], check]}
 
@@ -136,7 +136,7 @@ async def all_pages(
     *,
     most: int,
 ) -> list[Listed]:
-    """Returns what all pages list; nothing for an unknown request. Raises MCPError and ValidationError."""
+    """Returns the items of all pages; none for an unknown request. Raises MCPError and ValidationError."""
     listed: list[Listed] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
@@ -207,7 +207,7 @@ async def _http(
     except* MCPError:
         # The SDK says "Server returned an error response": 401 or 503 is what a person needs to know.
         if answers.status >= _REDIRECT:
-            raise McpServerGone(answered(answers.status), answers.status) from None
+            raise McpServerGone(status_cause(answers.status), answers.status) from None
         if answers.is_page:
             raise McpServerGone(WEB_PAGE, answers.status) from None
         raise
@@ -237,7 +237,7 @@ class _HttpAnswers:
             if (call := current_delivery.get()) is not None:
                 call.status, call.rest = response.status_code, rest
             if rest and self._budget.is_unanswered:  # the SDK would ask in another way at once
-                raise McpServerGone(answered(self.status), self.status)
+                raise McpServerGone(status_cause(self.status), self.status)
         if response.headers.get("content-encoding", "identity").lower() not in {"", "identity"}:
             raise McpServerGone("it compresses its answers, though it was asked not to")
         if response.request.method == "GET":
@@ -248,7 +248,7 @@ class _HttpAnswers:
 
 
 class _Metered(httpx2.AsyncByteStream):
-    """A body whose every chunk and line costs more than its bytes: they are what reading it takes. It comes light."""
+    """A body whose every chunk and line costs more than its bytes, as reading it does. It comes light."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, budget: Budget, *, is_stream: bool) -> None:
         self._stream = stream

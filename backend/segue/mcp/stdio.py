@@ -39,7 +39,7 @@ _STDERR_CHUNKS_LOGGED: Final = 100
 
 
 class Stderr:
-    """Of one server, over all its children. Lines are kept as they came: a secret is found in whole lines only."""
+    """A server's stderr, over all its children. Lines are kept as they came: a secret is found in whole lines only."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = frozenset[str]()
@@ -50,7 +50,7 @@ class Stderr:
         self._skips = False  # the rest of a line that is too long
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Shows these no more, whenever they were written."""
+        """Hides these texts, whenever they were written."""
         whole = frozenset(filter(None, secrets))
         self._secrets |= whole | {part for each in whole for part in each.splitlines() if is_recognisable(part)}
 

@@ -196,7 +196,7 @@ class Supervisor:
         return value_of(result, wrapped=wrapped)
 
     async def ask(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned:
-        """Returns what a request of the protocol gave. Raises as `call` does."""
+        """Returns the result of a request of the protocol. Raises as `call` does."""
         return await self._ask(what, lambda client, _: request(client), lambda *_: None)
 
     async def _ask(
@@ -250,9 +250,9 @@ class Supervisor:
                 result = await ask()
                 if not answer.done():
                     answer.set_result(result)
-        except (ToolAsks, ToolLost, ToolRetry) as told:
+        except (ToolAsks, ToolLost, ToolRetry) as failure:
             if not answer.done():
-                answer.set_exception(told)
+                answer.set_exception(failure)
         except Exception as raised:  # noqa: BLE001 (any error of the SDK belongs to this caller, not to the other calls)
             error = raised
             self._in_doubt.set()
@@ -274,8 +274,8 @@ class Supervisor:
         """Holds a connection from the handshake to its end. Returns after `stop` or `reconnect`; another end raises."""
         with anyio.fail_after(self.handshake_timeout_s) as handshake:
             self._budget = budget = Budget()
-            told = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self.auth
-            async with open_client(self.name, self.config, *told, as_before=self._as_before) as client:
+            parts = self._on_notification, self._stderr, budget, self._questions.on_elicitation, self.auth
+            async with open_client(self.name, self.config, *parts, as_before=self._as_before) as client:
                 await self._load_tools(client)
                 await self.offers.begin(client)
                 handshake.deadline = math.inf
@@ -310,8 +310,8 @@ class Supervisor:
             self._tell()
         self._ready_at = math.inf
         self.tried.set()
-        said = self._stderr.of_child(STDERR_SHOWN)
-        log.warning("mcp_server_failed", server=self.name, reason=reason, retry_in_s=pause, stderr=said)
+        lines = self._stderr.of_child(STDERR_SHOWN)
+        log.warning("mcp_server_failed", server=self.name, reason=reason, retry_in_s=pause, stderr=lines)
 
     def _set_state(self, state: str) -> None:
         """A connection that stands or has failed settles a reconnection."""
@@ -366,8 +366,8 @@ class Supervisor:
         if self.unknown:
             log.warning("mcp_config_unknown_tools", server=self.name, tools=self.unknown)
         # In a thread: two hundred large schemas take seconds.
-        given = self.name, self.config, listed, self.call, self.timeout_s
-        tools, self._left_out = await asyncio.to_thread(tools_of, *given)
+        source = self.name, self.config, listed, self.call, self.timeout_s
+        tools, self._left_out = await asyncio.to_thread(tools_of, *source)
         self.listed = listed
         self.tools = self.accept(self, tools)
 

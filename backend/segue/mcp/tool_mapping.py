@@ -1,5 +1,5 @@
-"""Turns what an MCP server announces and answers into Segue's tools and values. Pure, but for warnings in the log. All
-of it is data: bounded, and without hidden Unicode. A tool that does not fit is skipped, never the whole server.
+"""Turns an MCP server's tools and results into Segue's. Pure, but for warnings in the log. All of it is data: bounded,
+and without hidden Unicode. A tool that does not fit is skipped, never the whole server.
 """
 
 import json
@@ -160,7 +160,7 @@ def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
 
 
 async def _run(call: ToolCaller, arguments: dict[str, Any], context: ToolContext) -> object:
-    """A server learns nothing of who asks."""
+    """A server learns nothing about the user."""
     return await call(arguments, report=context.report, answers=context.answers)
 
 
@@ -203,12 +203,12 @@ def _spec(
 
 def _check(server: str, config: McpServerConfig, tool: McpTool) -> SettlingCheck | None:
     """Returns how calls of a tool are settled: as mcp.json says, else as the server's own annotation does."""
-    if (given := config.verify.get(tool.name)) is not None:
-        return given
-    if (said := (tool.meta or {}).get(_VERIFY)) is None:
+    if (configured := config.verify.get(tool.name)) is not None:
+        return configured
+    if (annotated := (tool.meta or {}).get(_VERIFY)) is None:
         return None
     try:
-        return read_check(said)
+        return read_check(annotated)
     except ValueError as fault:
         log.warning("mcp_verify_unfit", server=server, reason=f"{tool.name}: {fault}"[:MAX_ERROR_CHARS])
         return None
@@ -219,7 +219,7 @@ def _plain_name(prefix: str, name: str) -> str:
 
 
 def _name(prefix: str, shared: Collection[str], name: str) -> str:
-    """`shared` are what several tools come to, such as mail.get and mail_get: it is for the one that is called so."""
+    """`shared` are names that several tools come to, such as mail.get and mail_get: the one called so gets it."""
     full = _plain_name(prefix, name)
     if not name:
         raise _Unfit("its name is empty")
@@ -276,8 +276,8 @@ def _clean(node: Any, under: str = "") -> Any:
         raise _Unfit("its input schema refers to another document")
     # Servers write null for what a schema does not say, and `required` beside the type of a property.
     nothing = {"required": (None, True, False), "const": (), "default": ()}
-    said = {key: each for key, each in node.items() if each not in nothing.get(key, (None,))}
-    return {key: _clean(each, key) for key, each in said.items()}
+    stated = {key: each for key, each in node.items() if each not in nothing.get(key, (None,))}
+    return {key: _clean(each, key) for key, each in stated.items()}
 
 
 def _is_wrapped(name: str, schema: Mapping[str, Any]) -> bool:

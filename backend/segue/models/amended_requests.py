@@ -1,5 +1,5 @@
-"""What is read in a refusal of a request, and changed in the request so that it can be asked once more. Pure. `Learned`
-is what an endpoint of chat completions refuses of the parameters, or misses in the messages.
+"""Reads refusals of requests, and changes the request so that it can be sent once more. Pure. `Learned` has the
+parameters that an endpoint of chat completions refuses, and the parts that it misses in messages.
 """
 
 import re
@@ -52,7 +52,7 @@ RequestBody = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model takes, in tokens: `window` for a request with its answer, `output` for an answer."""
+    """A model's limits in tokens: `window` for a request with its answer, `output` for an answer."""
 
     window: int | None = None
     output: int | None = None
@@ -67,9 +67,9 @@ NO_LIMITS: Final = ModelLimits()
 
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """What a call of the model is made of. `empty_tries` is how many empty answers end the call. `left_out` are tools
-    that the endpoint refused, each with its words, and `refused_sources` where they come from. `without_opaque` says
-    that the endpoint could not verify what it had given.
+    """The parts of a call of the model. `empty_tries` is how many empty answers end the call. `left_out` are tools that
+    the endpoint refused, each with its words, and `refused_sources` where they come from. `without_opaque` says that
+    the endpoint could not verify what it had given.
     """
 
     messages: Sequence[BaseMessage]
@@ -89,7 +89,7 @@ class RequestParts:
 
 
 def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str]) -> RequestParts | None:
-    """Returns what to ask instead, None if nothing helps. `offered` are the names of the tools as they were sent."""
+    """Returns the next request, None if nothing helps. `offered` are the names of the tools as they were sent."""
     if _is_unverifiable(refusal) and (plain := _without_opaque(parts)) is not None:
         return plain
     if (learned := _with_limits(parts, refusal)) is not None:
@@ -108,7 +108,7 @@ def amended(parts: RequestParts, refusal: ProviderRefusal, offered: Sequence[str
 
 
 def without_earlier_turns(parts: RequestParts) -> RequestParts | None:
-    """Returns what a filter of contents may take: else one message that it refuses would close the session for good."""
+    """Returns a request that a content filter may take: else one refused message would close the session for good."""
     leading = list(takewhile(lambda message: isinstance(message, SystemMessage), parts.messages))
     # The last one with notes opened the running turn: an earlier message may have some, for its files.
     noted = [at for at, message in enumerate(parts.messages) if message.text.startswith(OPEN_NOTES)]
@@ -117,7 +117,7 @@ def without_earlier_turns(parts: RequestParts) -> RequestParts | None:
 
 
 def _without_opaque(parts: RequestParts) -> RequestParts | None:
-    """Returns the request without what a provider wants back as it gave it: each refuses that in words of its own."""
+    """Returns the request without opaque parts: each provider refuses these in words of its own."""
     plain = None if parts.without_opaque else without_opaque(parts.messages)
     return replace(parts, messages=plain, without_opaque=True) if plain else None
 
@@ -128,10 +128,10 @@ def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str,
         return min(sent), "these"
     if refusal.cause.name not in _CAUSES_OF_MEDIA:
         return None
-    said = f"{refusal.code} {refusal.message}"
-    named = (kind for kind in ("file", "image_url") if kind in sent and _ABOUT[kind].search(said))
-    kind = next(named, min(sent, default=None) if _ABOUT["any_media"].search(said) else None)
-    return None if kind is None else (kind, "these" if _ABOUT["these_media"].search(said) else "all")
+    text = f"{refusal.code} {refusal.message}"
+    named = (kind for kind in ("file", "image_url") if kind in sent and _ABOUT[kind].search(text))
+    kind = next(named, min(sent, default=None) if _ABOUT["any_media"].search(text) else None)
+    return None if kind is None else (kind, "these" if _ABOUT["these_media"].search(text) else "all")
 
 
 def fitting(parts: RequestParts, too_long: int) -> RequestParts:
@@ -149,12 +149,12 @@ def within_window(parts: RequestParts, window: int) -> RequestParts:
 
 def _with_limits(parts: RequestParts, refusal: ProviderRefusal) -> RequestParts | None:
     """Returns the request after numbers in a refusal that change it; None if there are none."""
-    told = _limits_told(refusal)
-    if told is None or parts.limits | told == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
+    limits = _limits_in(refusal)
+    if limits is None or parts.limits | limits == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
         return None
-    learned = replace(parts, limits=parts.limits | told, limits_learned=parts.limits_learned + 1)
+    learned = replace(parts, limits=parts.limits | limits, limits_learned=parts.limits_learned + 1)
     fitted = learned if (window := learned.limits.window) is None else within_window(learned, window)
-    return fitted if told.output or size_of(fitted.messages) < size_of(parts.messages) else None
+    return fitted if limits.output or size_of(fitted.messages) < size_of(parts.messages) else None
 
 
 def size_of(messages: Iterable[BaseMessage]) -> int:
@@ -204,16 +204,16 @@ def _without_tool(parts: RequestParts, tool: ToolSpec, why: str) -> RequestParts
 
 def _tool_named(refusal: ProviderRefusal, offered: Sequence[str]) -> int | None:
     """Returns the place of the tool that a refusal is about."""
-    said = f"{refusal.parameter or ''} {refusal.message}"
+    text = f"{refusal.parameter or ''} {refusal.message}"
     # It may name the tool of a call that goes back, which is not at fault.
-    if any(name in said for name in ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")):
+    if any(name in text for name in ("thought_signature", "reasoning_content", "tool_call_id", "tool_calls")):
         return None
-    named = [name for name in offered if re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w-])", said)]
+    named = [name for name in offered if re.search(rf"(?<![\w:-]){re.escape(name)}(?![\w-])", text)]
     # A name that is a plain word may be there by chance.
-    certain = [name for name in named if "_" in name or re.search(rf"[\"'`]{re.escape(name)}[\"'`]", said)]
+    certain = [name for name in named if "_" in name or re.search(rf"[\"'`]{re.escape(name)}[\"'`]", text)]
     if certain:
         return offered.index(max(certain, key=len))
-    places = (found for pattern in _PLACES if (found := pattern.search(said)))
+    places = (found for pattern in _PLACES if (found := pattern.search(text)))
     return next((int(place[1]) for place in places), None)
 
 
@@ -223,29 +223,29 @@ def _cut(result: ToolMessage, most: int) -> ToolMessage:
 
 
 def _is_unverifiable(refusal: ProviderRefusal) -> bool:
-    """Whether a request is refused for what went back as it came: signed for another key, region or upstream."""
+    """Whether a request is refused for its opaque parts: signed for another key, region or upstream."""
     return refusal.status in BAD_REQUEST and bool(_ABOUT["unverifiable"].search(f"{refusal.code} {refusal.message}"))
 
 
-def _limits_told(refusal: ProviderRefusal) -> ModelLimits | None:
-    """Returns what a refusal tells of the limits; of too long an answer, that a quarter of the window is left to it."""
-    said, of_answer = refusal.message, _ABOUT["is_of_answer"].search(refusal.message) is not None
+def _limits_in(refusal: ProviderRefusal) -> ModelLimits | None:
+    """Returns the limits stated in a refusal; for too long an answer, one of a quarter of the window."""
+    text, of_answer = refusal.message, _ABOUT["is_of_answer"].search(refusal.message) is not None
     if refusal.status not in BAD_REQUEST and refusal.cause.name != "context_length":
         return None
-    if window := _number(_ABOUT["window"], said):
+    if window := _number(_ABOUT["window"], text):
         return ModelLimits(window, max(window // 4, 1) if of_answer else None)
-    most = _number(_ABOUT["answer"], said) if of_answer else None
-    return ModelLimits(None, most - ("(exclusive)" in said)) if most else None
+    limit = _number(_ABOUT["answer"], text) if of_answer else None
+    return ModelLimits(None, limit - ("(exclusive)" in text)) if limit else None
 
 
-def _number(row: re.Pattern[str], said: str) -> int | None:
-    found = row.search(said)
+def _number(row: re.Pattern[str], text: str) -> int | None:
+    found = row.search(text)
     return min(int(found[found.lastindex or 0]), TOO_FAR) if found else None
 
 
 def parameter_named(refusal: ProviderRefusal, sent: Iterable[str]) -> str | None:
     """Returns the one of the names we sent that a refusal of the request is about."""
-    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT or _limits_told(refusal):
+    if refusal.status not in BAD_REQUEST or refusal.cause.name in _NOT_A_PARAMETERS_FAULT or _limits_in(refusal):
         return None
     names = set(sent)
     for text in (refusal.parameter or "", refusal.message):
@@ -268,15 +268,15 @@ class Learned:
         return replace(self, refused=frozenset(each for each in self.refused if each[0] not in names))
 
     def after(self, refusal: ProviderRefusal, sent: RequestBody) -> tuple["Learned", str] | None:
-        """Returns what is known after a refusal of this body, and the name it is about; None if it names nothing."""
-        if _is_unverifiable(refusal) or _limits_told(refusal):  # of this conversation; another is still welcome
+        """Returns the knowledge after a refusal of this body, and the name it is about; None if it names nothing."""
+        if _is_unverifiable(refusal) or _limits_in(refusal):  # of this conversation; another is still welcome
             return None
-        is_bad, said = refusal.status in BAD_REQUEST, refusal.message.lower()
+        is_bad, text = refusal.status in BAD_REQUEST, refusal.message.lower()
         for name in (*_OF_MESSAGES, *_OF_CALLS):
-            is_missed = is_bad and name in said and any(word in said for word in _MISSED)
+            is_missed = is_bad and name in text and any(word in text for word in _MISSED)
             if name not in self.missed and is_missed:
                 return replace(self, missed=self.missed | {name}), name
-        if is_bad and "stream" not in {*sent, *self.missed} and _ABOUT["streams_only"].search(said):
+        if is_bad and "stream" not in {*sent, *self.missed} and _ABOUT["streams_only"].search(text):
             return replace(self, missed=self.missed | {"stream"}), "stream"
         named = parameter_named(refusal, _optional_names(sent))
         if named is None and is_bad and refusal.cause.name == "refused" and "response_format" in sent:
@@ -291,13 +291,13 @@ class Learned:
         sent = {**_STREAMED, **body} if "stream" in self.missed else dict(body)
         for name, value in self.refused:
             if name in sent and value in (None, sent[name]):
-                given = sent.pop(name)
+                sent_value = sent.pop(name)
                 if name == "stream":
                     sent.pop("stream_options", None)
-                if (name, given) == ("tool_choice", "none"):
+                if (name, sent_value) == ("tool_choice", "none"):
                     sent.pop("tools", None)  # else the model would call what it may only see
                 if (other := RENAMED.get(name)) and (other, None) not in self.refused:
-                    sent[other] = given
+                    sent[other] = sent_value
         messages = body.get("messages", ())
         if unwanted := {name for name, _ in self.refused} - body.keys():
             messages = [_without_fields(message, unwanted) for message in messages]
@@ -325,7 +325,7 @@ NOTHING_LEARNED: Final = Learned()
 
 
 def _optional_names(body: RequestBody) -> set[str]:
-    """Returns what of a request could be left out: parameters, and what was given back as it came."""
+    """Returns the names of the parts of a request that could be left out: parameters and opaque fields."""
     messages = body.get("messages", ())
     calls = (call for message in messages for call in message.get("tool_calls", ()))
     given_back = {name for message in messages for name in message if name not in MESSAGE_FIELDS}

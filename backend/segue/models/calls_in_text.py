@@ -78,7 +78,7 @@ def read_calls(
 
 def _written(text: str) -> Iterator[tuple[str, Any, str]]:
     """Yields the name of each call, its arguments, as an object or a list of names, types and texts, and where both
-    stand. Raises ValueError or RecursionError at what is no call.
+    stand. Raises ValueError or RecursionError if there is none.
     """
     at = 0
     while True:

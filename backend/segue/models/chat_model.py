@@ -32,7 +32,7 @@ from segue.users.usage import Account
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What one call of the model sends."""
+    """The request of one call of the model."""
 
     bound: BoundTools
     messages: list[BaseMessage]
@@ -41,7 +41,7 @@ class ModelRequest:
     account: Account | None
 
     def at_most(self, tariff: Tariff) -> Charge:
-        """Returns what the call takes if its answer is as long as can be."""
+        """Returns the call's charge if its answer is as long as can be."""
         return tariff.at_most(estimated_input(self.messages, self.parts.tools))
 
     def counted(self, reply: Reply) -> Reply:
@@ -60,7 +60,7 @@ class ModelRequest:
         return replace(reply, calls=calls, left_out=self.parts.left_out, opaque_is_dead=self.parts.without_opaque)
 
     def new_answer(self, listener: Listener | None, *, begins_inside: bool) -> StreamedAnswer:
-        """Returns the answer before any of it comes. Its calls are told under our names."""
+        """Returns the answer before any of it comes. Its calls are emitted under our names."""
         if listener is not None:
             listener.on_asked()
             tell, own_name = listener.on_call, self.bound.own_name
@@ -69,7 +69,7 @@ class ModelRequest:
 
     @property
     def read_calls(self) -> ReadCalls | None:
-        """Returns what reads calls in the text of the answer, None if it may call nothing."""
+        """Returns a reader of calls in the text of the answer, None if it may call nothing."""
         read = partial(read_calls, tools=self.parts.tools, names=self.bound.names, messages=self.messages)
         return read if self.parts.tools and self.parts.tool_choice != "none" else None
 
@@ -92,7 +92,7 @@ class Retries:
 
 
 class ReplyOptions(TypedDict, total=False):
-    """What a caller may say of the reply it wants."""
+    """A caller's wishes for the reply."""
 
     tool_choice: ToolChoiceMode
     schema: AnswerSchema | None  # the shape of the answer, to which not every endpoint holds the model
@@ -153,13 +153,13 @@ class ChatModel:
         self, instructions: str, text: str, *, schema: AnswerSchema | None = None, account: Account | None = None
     ) -> str:
         """Returns the text of a reply to one message, outside of any turn. Raises as `reply` does."""
-        asked = [SystemMessage(instructions), HumanMessage(text)]
-        return (await self.reply(asked, schema=schema, account=account)).text
+        messages = [SystemMessage(instructions), HumanMessage(text)]
+        return (await self.reply(messages, schema=schema, account=account)).text
 
     async def probe(self) -> None:
         """Asks the smallest question there is, the way a turn asks. Raises as `reply` does."""
-        asked = [SystemMessage("Answer with the one word: ok"), HumanMessage("Are you there?")]
-        await self.reply(asked, [PROBE_TOOL], listener=Listener(lambda _: None, lambda: None))
+        messages = [SystemMessage("Answer with the one word: ok"), HumanMessage("Are you there?")]
+        await self.reply(messages, [PROBE_TOOL], listener=Listener(lambda _: None, lambda: None))
 
     async def reply(
         self,
@@ -186,7 +186,7 @@ class ChatModel:
             form = {"gen_ai.output.type": "json"} if parts.schema else {}
             span.set_attributes(**self._server, **session, **form, **{"gen_ai.request.stream": listener is not None})
             if span.content:
-                span.set_attributes(**traced_call.asked(request.messages))
+                span.set_attributes(**traced_call.input_messages(request.messages))
             try:
                 reply = await self._in_time(request, retries or Retries(self._settings.llm_max_retries), listener, span)
                 outcome = "answered"
@@ -226,9 +226,9 @@ class ChatModel:
         return ModelRequest(bound, shown, options, parts, account)
 
     def _bounded(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a client names, within what the settings allow."""
-        at_most, asked = self._settings.answer_tokens, sampling.get("max_tokens")
-        return {**sampling, "max_tokens": min(asked, at_most)} if asked and at_most else dict(sampling)
+        """Returns a client's parameters, within the bounds of the settings."""
+        at_most, requested = self._settings.answer_tokens, sampling.get("max_tokens")
+        return {**sampling, "max_tokens": min(requested, at_most)} if requested and at_most else dict(sampling)
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
         deadline_s = self._deadline_s(is_streamed=listener is not None)
@@ -285,7 +285,7 @@ class ChatModel:
         raise failure.error
 
     async def _instead(self, request: ModelRequest, error: Exception) -> amended_requests.RequestParts | None:
-        """Returns what to ask instead after a refusal, None if nothing helps."""
+        """Returns the request to send instead after a refusal, None if nothing helps."""
         if isinstance(error, refusals.NotAnAnswer) and error.is_filtered:
             return amended_requests.without_earlier_turns(request.parts)
         if not isinstance(error, refusals.ProviderRefusal):
@@ -334,7 +334,7 @@ class ChatModel:
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))
         if span.content:
-            span.set_attributes(**traced_call.answered(reply))
+            span.set_attributes(**traced_call.output_messages(reply))
         if account is not None:
             account.add(charge)
 
@@ -358,8 +358,8 @@ class ChatModel:
 async def with_a_key(
     keys: LiveKeys | None, ask: Callable[[], Awaitable[_Answer]], begun: StreamedAnswer | None = None
 ) -> _Answer:
-    """Returns what is answered with the first of the keys that is not refused, each asked once. Raises as `ask` does,
-    and at once if any of the answer has `begun` to come: that is paid for.
+    """Returns the answer under the first of the keys that is not refused, each tried once. Raises as `ask` does, and at
+    once if any of the answer has `begun` to come: that is paid for.
     """
     if keys is None:
         return await ask()

@@ -41,7 +41,7 @@ class Models:
 
 
 class ModelWithFallback(ChatModel):
-    """A model that leaves to another what it cannot answer, before a word was heard. They share one deadline."""
+    """A model with another that answers in its place, unless words were emitted already. They share one deadline."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class ModelWithFallback(ChatModel):
     def unpriced(self) -> tuple[str, ...]:
         return (*super().unpriced, *self._fallback.unpriced)
 
-    async def reply(self, *messages_and_tools: Any, listener: Listener | None = None, **asked: Any) -> Reply:
-        ask = partial(super().reply, *messages_and_tools, **asked)
-        instead = partial(self._fallback.reply, *messages_and_tools, **asked)
+    async def reply(self, *messages_and_tools: Any, listener: Listener | None = None, **options: Any) -> Reply:
+        ask = partial(super().reply, *messages_and_tools, **options)
+        instead = partial(self._fallback.reply, *messages_and_tools, **options)
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = _Heard(listener)
@@ -110,22 +110,22 @@ class _Heard:
     def __init__(self, listener: Listener | None) -> None:
         self.words = False
         self.listener = listener and replace(listener, on_text=self._add, on_withdrawn=self._withdraw)
-        self._told = listener
+        self._listener = listener
 
     def _add(self, text: str) -> None:
         self.words = True
-        if self._told is not None:
-            self._told.on_text(text)
+        if self._listener is not None:
+            self._listener.on_text(text)
 
     def _withdraw(self) -> None:
         self.words = False
-        if self._told is not None:
-            self._told.on_withdrawn()
+        if self._listener is not None:
+            self._listener.on_withdrawn()
 
 
 class MeteredModel:
-    """Bounds what a turn asks of its models, and charges it to `account`. `seconds` is the time spent waiting. `name`
-    is that of the model that answered last, the small one aside.
+    """Bounds a turn's use of its models, and charges it to `account`. `seconds` is the time spent waiting. `name` is
+    that of the model that answered last, the small one aside.
     """
 
     waits_for: tuple[str, float] | None = None  # the model that is asked now, and since when (`time.monotonic`)
@@ -162,7 +162,7 @@ class MeteredModel:
         *,
         listener: Listener | None = None,
         small: bool = False,
-        **asked: Unpack[ReplyOptions],
+        **options: Unpack[ReplyOptions],
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TURN_TOKENS:
@@ -174,7 +174,7 @@ class MeteredModel:
         self.waits_for = model.name, call.started
         timed, retries = listener and call.timing(listener), self._retries
         try:
-            reply = await model.reply(messages, tools, retries=retries, listener=timed, account=self.account, **asked)
+            reply = await model.reply(messages, tools, retries=retries, listener=timed, account=self.account, **options)
             call.outcome, call.model = "answered", reply.model
         except AppError as error:
             call.outcome = outcome_of(error)

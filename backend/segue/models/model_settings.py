@@ -1,4 +1,4 @@
-"""The settings of models: which of them answer, what leads to their providers, and the bounds of a request."""
+"""The settings of models: which of them answer, access to their providers, and the bounds of a request."""
 
 import re
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ class ModelSettings(UserSettings):
 
     @property
     def answer_tokens(self) -> int | None:
-        """Returns what an answer may take. With a cap for a day it has a bound, because it is reserved."""
+        """Returns the most tokens of an answer. With a cap for a day it has a bound, because it is reserved."""
         return self.llm_max_output_tokens or (ANSWER_TOKENS if self.is_capped else None)
 
     @property
@@ -107,7 +107,7 @@ class ModelSettings(UserSettings):
         return any(self.access_to(provider_and_id(model)[0]))
 
     def fault_of_model(self, model: str, *, is_needed: bool) -> str | None:
-        """Returns what a model misses. Without a key for OpenAI's protocol, the offline model may answer instead."""
+        """Returns what a model lacks. Without a key for OpenAI's protocol, the offline model may answer instead."""
         provider, _ = provider_and_id(model)
         if provider.extra and find_spec(provider.package) is None:
             return f"needs a package that is not installed: pip install 'segue-agent[{provider.extra}]'"

@@ -40,7 +40,7 @@ Digest = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class WireForm:
-    """What a family of models cannot take. Everything else holds for all models."""
+    """The limits of a family of models. Everything else holds for all models."""
 
     one_call_per_message: bool = False
     no_text_beside_calls: bool = False

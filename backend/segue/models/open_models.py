@@ -46,30 +46,30 @@ class ChatModels:
     async def of(self, agent: Agent) -> Models:
         settings = self.settings
         own = {"llm_temperature": agent.temperature, "llm_reasoning_effort": agent.reasoning_effort}
-        asked = settings.model_copy(update={name: value for name, value in own.items() if value is not None})
+        of_agent = settings.model_copy(update={name: value for name, value in own.items() if value is not None})
         main_name = agent.model or settings.llm_model
         if self.instead is not None or not settings.has_access_to(main_name):
             return Models(self._without_provider, self._without_provider)
-        main = small = await self._named(asked, main_name, "an agent's model" if agent.model else "LLM_MODEL")
+        main = small = await self._named(of_agent, main_name, "an agent's model" if agent.model else "LLM_MODEL")
         small_name = agent.small_model or settings.llm_small_model or main_name
         if small_name != main_name and settings.has_access_to(small_name):
             setting = "an agent's small_model" if agent.small_model else "LLM_SMALL_MODEL"
-            small = await self._named(asked, small_name, setting)
+            small = await self._named(of_agent, small_name, setting)
         return Models(main, small)
 
-    async def _named(self, asked: ModelSettings, name: str, setting: str) -> ChatModel:
+    async def _named(self, settings: ModelSettings, name: str, setting: str) -> ChatModel:
         """Returns the model of this name, behind which the fallbacks stand in their order."""
         fallback: ChatModel | None = None
-        for other in reversed([each for each in asked.llm_fallback_models if each != name]):
-            if asked.has_access_to(other):
-                fallback = await self._opened(asked, other, "LLM_FALLBACK_MODEL", fallback)
-        return await self._opened(asked, name, setting, fallback)
+        for other in reversed([each for each in settings.llm_fallback_models if each != name]):
+            if settings.has_access_to(other):
+                fallback = await self._opened(settings, other, "LLM_FALLBACK_MODEL", fallback)
+        return await self._opened(settings, name, setting, fallback)
 
-    async def _opened(self, asked: ModelSettings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
-        key = name, asked.llm_temperature, asked.llm_reasoning_effort, fallback
+    async def _opened(self, settings: ModelSettings, name: str, setting: str, fallback: ChatModel | None) -> ChatModel:
+        key = name, settings.llm_temperature, settings.llm_reasoning_effort, fallback
         if key not in self.opened:
             self.opened[key] = await open_model(
-                self.stack, asked, name, setting, fallback, observe=self.observe, span=self.span, files=self.files
+                self.stack, settings, name, setting, fallback, observe=self.observe, span=self.span, files=self.files
             )
         return self.opened[key]
 
@@ -150,7 +150,7 @@ def provider_options(settings: ModelSettings, name: str, files: SecretFiles | No
 
 
 async def _provider(stack: AsyncExitStack, options: ProviderOptions) -> ProviderModel:
-    """Imports what the one that answers needs, and nothing for the others."""
+    """Imports the package of the provider that answers, and nothing for the others."""
     match options.provider.extra:
         case "anthropic":
             from segue.models.providers.anthropic import anthropic_messages as opened  # noqa: PLC0415 (see above)
@@ -204,9 +204,9 @@ class OpenAIEmbedder:
             return None
         try:
             async with self.books.job(*payer, lasts_s=TIMEOUT_S) if payer else nullcontext() as account:
-                answer = await self._asked(texts, account, URGENT_TIMEOUT_S if urgent else TIMEOUT_S)
-            given = sorted(answer["data"], key=lambda each: each["index"])
-            vectors = [list(map(float, each["embedding"])) for each in given]
+                answer = await self._ask(texts, account, URGENT_TIMEOUT_S if urgent else TIMEOUT_S)
+            items = sorted(answer["data"], key=lambda each: each["index"])
+            vectors = [list(map(float, each["embedding"])) for each in items]
             is_sound = len(vectors) == len(texts) and all(vectors)
             if not is_sound or not all(abs(x) < MAX_NUMBER for each in vectors for x in each):
                 raise ValueError("not a vector for each text")
@@ -218,7 +218,7 @@ class OpenAIEmbedder:
         self._cooldown_until = 0.0
         return vectors
 
-    async def _asked(self, texts: Sequence[str], account: Account | None, timeout_s: float) -> dict[str, Any]:
+    async def _ask(self, texts: Sequence[str], account: Account | None, timeout_s: float) -> dict[str, Any]:
         """Returns the answer. The account is charged even if the caller is cancelled or its time is up."""
         estimated = sum(map(estimate, texts))
         if account is not None:
@@ -233,8 +233,8 @@ class OpenAIEmbedder:
             raise
         finally:
             usage = answer.get("usage")
-            told = usage if isinstance(usage, dict) else {}
-            counted = token_count(told.get("prompt_tokens") or told.get("total_tokens"))
+            counts = usage if isinstance(usage, dict) else {}
+            counted = token_count(counts.get("prompt_tokens") or counts.get("total_tokens"))
             if tokens := counted or estimated:
                 charge = self.tariff.priced(Charge(self.model, input_tokens=tokens, estimated=not counted))
                 self.observe(ModelCharged(charge, ""))

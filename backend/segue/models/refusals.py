@@ -1,5 +1,5 @@
-"""What a provider does instead of answering, and what becomes of it: a cause, a retry or none, words for people.
-`RefusalReader` redacts and bounds every text of the provider's before anything else sees it. Causes: `refusals.toml`.
+"""Failures of providers to answer, and how each is handled: a cause, a retry or none, words for people. `RefusalReader`
+redacts and bounds every text of the provider's before anything else sees it. Causes: `refusals.toml`.
 """
 
 import re
@@ -77,7 +77,7 @@ class StreamIdle(ModelFailure):
 
 @dataclass(eq=False)
 class NothingCame(TimeoutError):
-    """Not even a sign of life came within `seconds`."""
+    """No sign of life came within `seconds`."""
 
     seconds: float
     setting: ClassVar = "LLM_FIRST_TOKEN_TIMEOUT_S"
@@ -111,8 +111,8 @@ class Cause:
 
     def fits(self, refusal: ProviderRefusal) -> bool:
         by_status = refusal.status in self.statuses or f"{refusal.status // 100}xx" in self.statuses
-        said = refusal.message.lower()
-        return by_status or refusal.code in self.codes or any(word in said for word in self.words)
+        text = refusal.message.lower()
+        return by_status or refusal.code in self.codes or any(word in text for word in self.words)
 
 
 CAUSES: Final = [Cause(name, **row) for name, row in TABLE["cause"].items()]
@@ -120,7 +120,7 @@ CAUSES: Final = [Cause(name, **row) for name, row in TABLE["cause"].items()]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the caller is told if this was the last attempt, and the seconds to wait before another."""
+    """The caller's error if this was the last attempt, and the seconds to wait before another."""
 
     error: AppError
     delay_s: float = 0.0
@@ -167,7 +167,7 @@ def another_may_answer(error: AppError) -> bool:
 
 
 def gave_no_answer(error: AppError) -> bool:
-    """Returns whether a turn has no words because of the model, or of what one turn may ask of it."""
+    """Returns whether a turn has no words because of the model, or of a turn's budget for it."""
     return error.code in {*_MODELS_OWN, "turn_budget_spent"}
 
 
@@ -188,7 +188,7 @@ def is_down(error: AppError) -> bool:
 
 
 def outcome_of(error: AppError) -> str:
-    """Returns what a failed call counts as, and is logged as: why the model gave no answer, else the error's code."""
+    """Returns the name of a failed call in counts and logs: why the model gave no answer, else the error's code."""
     match error.__cause__:
         case ProviderRefusal() as refusal:
             return refusal.cause.name
@@ -208,8 +208,8 @@ def what_to_mend(error: AppError, setting: str, provider: ModelProvider) -> str:
     if isinstance(cause, ProviderRefusal) and cause.cause.advice:
         return _advice(cause, setting)
     kind = "malformed" if isinstance(cause, MALFORMED) else outcome_of(error)
-    told: str = advice.get(kind, advice["other"])
-    return told.format(model=setting, base_url=provider.base_url)
+    template: str = advice.get(kind, advice["other"])
+    return template.format(model=setting, base_url=provider.base_url)
 
 
 def _advice(refusal: ProviderRefusal, setting: str) -> str:
@@ -220,8 +220,8 @@ def _advice(refusal: ProviderRefusal, setting: str) -> str:
 def _refusal(refusal: ProviderRefusal, setting: str) -> AppError:
     retryable = refusal.cause.retryable
     advice = "" if retryable else _advice(refusal, setting)  # a user who can only wait gets none: it is in the log
-    said = f"It said: {refusal.message}" if refusal.message else ""
-    detail = " ".join(filter(None, (f"The model provider answered HTTP {refusal.status}.", advice, said)))
+    quoted = f"It said: {refusal.message}" if refusal.message else ""
+    detail = " ".join(filter(None, (f"The model provider answered HTTP {refusal.status}.", advice, quoted)))
     return unavailable(detail, retryable=retryable, provider_code=refusal.code)
 
 
@@ -243,29 +243,29 @@ class RefusalReader:
         except (BodyTooLarge, httpx2.RequestError):
             pass  # the status says enough
         try:
-            said = read_json(bytes(body))
+            content = read_json(bytes(body))
         except (ValueError, RecursionError):
-            said = bytes(body[: 4 * MAX_MESSAGE_CHARS]).decode(errors="replace")
-            said = "" if said.lstrip().startswith("<") else said
-        raise self.refused(response.status_code, said, response.headers)
+            content = bytes(body[: 4 * MAX_MESSAGE_CHARS]).decode(errors="replace")
+            content = "" if content.lstrip().startswith("<") else content
+        raise self.refused(response.status_code, content, response.headers)
 
     def within(self, body: Any) -> ProviderRefusal | None:
         """Returns the error in an answer, or in one event of a stream."""
         error = error_in(body)
         return None if error is None else self.refused(_status_of(error), error, {})
 
-    def refused(self, status: int, said: Any, headers: Mapping[str, str]) -> ProviderRefusal:
-        told = error_in(said) or said
-        error = _behind_a_router(told)
+    def refused(self, status: int, content: Any, headers: Mapping[str, str]) -> ProviderRefusal:
+        answer = error_in(content) or content
+        error = _behind_a_router(answer)
         details = error if isinstance(error, dict) else {}
-        waits = [each for each in (retry_after_s(headers), _wait_told(error)) if each is not None]
+        waits = [each for each in (retry_after_s(headers), _wait_in(error)) if each is not None]
         message = next((details[name] for name in _MESSAGES if details.get(name)), error)
         if status == 404 and "items are not persisted" in str(message).lower():  # noqa: PLR2004 (HTTP)
             status = 400  # of what was given back, not of the model
         parameter, names = details.get("param"), (details.get(name) for name in ("code", "status", "type"))
         code = next((name for name in names if isinstance(name, str) and not name.isdigit()), "")
         return ProviderRefusal(
-            status if error is told else _status_of(error, status),
+            status if error is answer else _status_of(error, status),
             code=self._safe(code, 100) or None,
             message=self._safe(message, MAX_MESSAGE_CHARS),
             parameter=parameter if isinstance(parameter, str) else None,
@@ -299,21 +299,21 @@ def error_in(body: Any) -> Any:
 
 
 def _behind_a_router(error: Any) -> Any:
-    """Returns the error of the provider that a router asked, if it tells it in the `metadata` of its own."""
+    """Returns the error of the provider that a router asked, if its own has it in the `metadata`."""
     match error:
         case {"metadata": {"raw": raw, **more}} if raw:
             with suppress(ValueError, RecursionError):
                 raw = read_json(raw.encode()) if isinstance(raw, str) else raw
             inner = error_in(raw) or raw
             inner = inner if isinstance(inner, dict) else {"message": inner}
-            said = inner.get("message") or inner.get("detail") or error.get("message")
-            return {**error, **inner, "message": f"{more.get('provider_name') or 'The provider'}: {said}"}
+            message = inner.get("message") or inner.get("detail") or error.get("message")
+            return {**error, **inner, "message": f"{more.get('provider_name') or 'The provider'}: {message}"}
         case _:
             return error
 
 
-def _wait_told(error: Any) -> float | None:
-    """Returns the wait, in seconds, that an error's own words ask for."""
+def _wait_in(error: Any) -> float | None:
+    """Returns the wait in seconds that an error's own words ask for."""
     with suppress(RecursionError):
         text = error if isinstance(error, str) else write_json(error).decode()
         if found := _WAIT.search(text[: 16 * MAX_MESSAGE_CHARS]):

@@ -1,4 +1,4 @@
-"""What a provider's model is asked and answers, in our own types; also token counts of requests, shapes of answers."""
+"""A provider's requests and answers in our own types; also token counts of requests, shapes of answers."""
 
 import json
 from abc import ABC, abstractmethod
@@ -54,7 +54,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """What the model writes of the arguments of one of its calls, by the call's place among those of the answer."""
+    """A piece of the arguments of one of the model's calls, by the call's place among those of the answer."""
 
     at: int
     name: str
@@ -63,7 +63,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPart:
-    """A piece of an answer, or all of it. What is told once may be in any part."""
+    """A piece of an answer, or all of it. Fields that come once may be in any part."""
 
     text: str = ""
     reasoning: str = ""
@@ -79,7 +79,7 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What a request has beside its messages. `sampling` is what a client names for one turn, `temperature` and
+    """The options of a request beside its messages. `sampling` is what a client names for one turn, `temperature` and
     `max_tokens`: what an endpoint says of their values is remembered for no other request.
     """
 
@@ -108,13 +108,13 @@ class ProviderModel(ABC):
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
     ) -> AsyncGenerator[AnswerPart]:
         """Yields the parts of the answer as they come; whatever else comes meanwhile is a SIGN_OF_LIFE. Raises
-        ModelFailure, TimeoutError, or one of MALFORMED. What is not streamed may come as a whole.
+        ModelFailure, TimeoutError, or one of MALFORMED. An answer that is not streamed may come as a whole.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer, and what the endpoint said of it."""
+    """A whole answer, and the endpoint's metadata."""
 
     text: str  # without the model's thinking
     calls: tuple[ModelCall, ...]
@@ -140,7 +140,7 @@ class Reply:
 
 
 def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | None:
-    """Returns what belongs under OPAQUE of the message that repeats this reply with these calls, in their order."""
+    """Returns the value under OPAQUE of the message that repeats this reply with these calls, in their order."""
     if reply.opaque is None:
         return None
     of_calls = [call.opaque for call in calls]
@@ -150,7 +150,7 @@ def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | N
 
 
 def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Returns what goes with one of the calls in a message of its own; what came with all goes with the first."""
+    """Returns the opaque parts of one of the calls in a message of its own; parts of them all go with the first."""
     return {**opaque, "message": {} if index else opaque["message"], "calls": opaque["calls"][index : index + 1]}
 
 
@@ -168,13 +168,13 @@ def sendable_name(name: str) -> str:
 
 
 def known_name(name: str, names: Collection[str]) -> str:
-    """Returns the one of the names that is meant, in whatever case it is written, or the name itself."""
+    """Returns the matching one of the names, in whatever case it is written, or the name itself."""
     alike = [each for each in names if each.casefold() == name.casefold()] if name not in names else ()
     return alike[0] if len(alike) == 1 else name
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Returns None for what is no JSON object; no arguments at all are an empty one."""
+    """Returns None if it is no JSON object; no arguments at all are an empty one."""
     args: Any = text
     for _ in range(_TIMES_ENCODED):
         try:
@@ -187,7 +187,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
 
 
 def _mended(text: str) -> Any:
-    """Returns what JSON says, also with a template's marks around it or the same again behind it."""
+    """Reads JSON, also with a template's marks around it or the same again behind it."""
     text = text.strip().removeprefix("```").removeprefix("json")
     for mark in ("<|im_end|>", "<|call|>", "</tool_call>", "```"):
         text = text.removesuffix(mark).strip()
@@ -214,7 +214,7 @@ def write_json(value: Any) -> bytes:
 
 
 def token_count(value: object) -> int:
-    """Returns a count, also of one that came as a float or in words: 0 for what is none."""
+    """Returns a count, also one that came as a float or in words; 0 for anything else."""
     try:
         return min(max(int(float(value)), 0), MAX_TOKENS) if isinstance(value, int | float | str) else 0
     except (ValueError, OverflowError):

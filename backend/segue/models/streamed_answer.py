@@ -1,5 +1,5 @@
 """Puts an answer together, whole or from its chunks: words are passed on as they come, calls are read when complete.
-`<think>…</think>`, however it is cut, is told from the answer. The words passed on are the text that is kept.
+`<think>…</think>`, however it is cut, is separated from the answer. The words passed on are the text that is kept.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ ReadCalls = Callable[[str], Sequence[ModelCall]]  # returns the calls that a tex
 
 @dataclass(slots=True)
 class Addition:
-    """What a piece of text adds. `withdrawn` says that all the text before was thinking."""
+    """The text that a piece adds. `withdrawn` says that all the text before was thinking."""
 
     text: str = ""
     thinking: str = ""
@@ -72,7 +72,7 @@ _WORD: Final = re.compile(r"\S")
 
 
 class MarkedText:
-    """Tells words from thinking, and from what may be calls, up to the end of the answer. With `held`, text is kept
+    """Separates words from thinking, and from possible calls, up to the end of the answer. With `held`, text is kept
     until the end of the thinking it may be part of. Only with `may_call` are there calls.
     """
 
@@ -99,7 +99,7 @@ class MarkedText:
         return added
 
     def end(self) -> tuple[Addition, str]:
-        """Returns what was kept back and turned out to be text, and what may be calls."""
+        """Returns the kept text that turned out to be words, and that which may be calls."""
         added = Addition()
         self._append(added, self._pending)
         self._pending = ""
@@ -107,7 +107,7 @@ class MarkedText:
         return added, "".join(self._calls)
 
     def without_calls(self, text: str) -> Addition:
-        """Returns what the text that might have been calls is."""
+        """Returns the text that might have been calls as words."""
         added = Addition()
         self._calls, self._may_call = [], False
         self._add(added, text)
@@ -400,14 +400,14 @@ def _counted(reply: Reply, usage: UsageMetadata | None, written: Iterable[str]) 
         reply = replace(reply, output_tokens=sum(map(estimate, written)), estimated=True)
     if usage is None:
         return reply
-    given, made = usage.get("input_token_details", {}), usage.get("output_token_details", {})
+    input_details, output_details = usage.get("input_token_details", {}), usage.get("output_token_details", {})
     return replace(
         reply,
         input_tokens=token_count(usage["input_tokens"]),
         output_tokens=token_count(usage["output_tokens"]) or reply.output_tokens,
-        cached_tokens=_detail(given, "cache_read"),
-        written_tokens=_detail(given, "cache_creation", "_input_tokens"),
-        reasoning_tokens=_detail(made, "reasoning"),
+        cached_tokens=_detail(input_details, "cache_read"),
+        written_tokens=_detail(input_details, "cache_creation", "_input_tokens"),
+        reasoning_tokens=_detail(output_details, "reasoning"),
     )
 
 

@@ -89,7 +89,7 @@ class _Conversion:
         return _without_choices_beside_a_type(_all_of(parts))
 
     def _plain(self, node: Mapping[str, Any], types: Sequence[str], inside: tuple[str, ...], depth: int) -> Schema:
-        """Returns what a node says itself, without references and alternatives."""
+        """Returns a node's own keywords, without references and alternatives."""
         found = self._typed(node, types[0], inside, depth) if len(types) == 1 else {}
         if "default" in node and _is_value(node["default"]):
             found["default"] = node["default"]
@@ -125,9 +125,9 @@ class _Conversion:
         return found
 
     def _object(self, node: Mapping[str, Any], inside: tuple[str, ...], depth: int) -> Schema:
-        given, needed = node.get("properties"), node.get("required")
+        fields, needed = node.get("properties"), node.get("required")
         properties: Schema = {}
-        for name, schema in given.items() if isinstance(given, Mapping) else ():
+        for name, schema in fields.items() if isinstance(fields, Mapping) else ():
             if _is_text(name) and self._left > 0:
                 properties[name] = self.of(schema, inside, depth + 1)
         required = [name for name in needed if _is_text(name)] if isinstance(needed, list) else []
@@ -146,7 +146,7 @@ class _Conversion:
 
 
 def _all_of(parts: Iterable[Schema]) -> Schema:
-    """Returns one schema with what all parts say; where two contradict each other the first one counts."""
+    """Returns one schema that joins all parts; if two contradict each other, the first one counts."""
     found: Schema = {}
     for part in parts:
         kinds = {found.get("type"), part.get("type")} - {None}
@@ -172,7 +172,7 @@ def _both(one: Schema, other: Schema) -> Schema:
 
 
 def _either(choices: Iterable[Schema]) -> Schema:
-    """Returns a schema of what any of the choices takes."""
+    """Returns a schema that takes whatever any of the choices takes."""
     flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
     by_text: dict[bytes, Schema] = {orjson.dumps(each, option=orjson.OPT_SORT_KEYS): each for each in flat}
     distinct = list(by_text.values())
@@ -208,9 +208,9 @@ def _one_object(choices: Sequence[Schema]) -> Schema:
 
 def _types(node: Mapping[str, Any]) -> list[str]:
     """Returns the types a node names, or the one that its keywords are about."""
-    given = node.get("type")
-    if given is not None:
-        return list(dict.fromkeys(each for each in (given if isinstance(given, list) else [given]) if each in TYPES))
+    kinds = node.get("type")
+    if kinds is not None:
+        return list(dict.fromkeys(each for each in (kinds if isinstance(kinds, list) else [kinds]) if each in TYPES))
     if not node.keys().isdisjoint({"properties", "required", "additionalProperties"}):
         return ["object"]
     if not node.keys().isdisjoint({"items", "prefixItems"}):
@@ -231,7 +231,7 @@ def _choices(node: Mapping[str, Any]) -> list[str]:
 
 
 def _hints(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields in words what no endpoint, or not every one, can be told otherwise."""
+    """Yields in words the constraints that not every endpoint takes in a schema."""
     for keyword in ("format", "pattern"):
         value = node.get(keyword)
         if isinstance(value, str) and value not in FORMATS:
@@ -302,10 +302,10 @@ def meant_call(call: ModelCall) -> ModelCall:
     name = (call.args or {}).get("name")
     if call.name != CALL_TOOL.name or call.args is None or not isinstance(name, str):
         return call
-    beside = {key: value for key, value in call.args.items() if key not in ("name", "arguments")}
-    inside = beside.get("args", beside.get("parameters")) if len(beside) == 1 else None
-    given = call.args.get("arguments", inside if isinstance(inside, dict) else beside)
-    args = read_arguments(given) if isinstance(given, str) else given
+    others = {key: value for key, value in call.args.items() if key not in ("name", "arguments")}
+    inside = others.get("args", others.get("parameters")) if len(others) == 1 else None
+    arguments = call.args.get("arguments", inside if isinstance(inside, dict) else others)
+    args = read_arguments(arguments) if isinstance(arguments, str) else arguments
     return replace(call, name=sendable_name(name), args=args if isinstance(args, dict) else None)
 
 

@@ -23,10 +23,10 @@ FINISHED: Final = load_toml("completions.toml", package="segue.models.providers"
 
 
 def response(reply: Reply, charge: Charge) -> dict[str, Attribute]:
-    """Returns what an answer took and how it ended. What its endpoint does not tell is left out."""
+    """Returns an answer's usage and how it ended, as far as its endpoint tells."""
     finished = FINISHED.get(reply.finish_reason, reply.finish_reason)
     finished = "tool_call" if reply.calls and finished == "stop" else finished
-    told: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         "gen_ai.response.model": reply.answered_by,
         "gen_ai.response.id": reply.response_id,
         "gen_ai.response.finish_reasons": [finished] if finished else [],
@@ -37,30 +37,30 @@ def response(reply: Reply, charge: Charge) -> dict[str, Attribute]:
     counted = {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens}
     # No convention names the cost yet. Langfuse and others read this.
     cost = {} if charge.cost is None else {"gen_ai.usage.cost": float(charge.cost)}
-    return {name: value for name, value in told.items() if value} | counted | cost
+    return {name: value for name, value in attributes.items() if value} | counted | cost
 
 
-def asked(messages: Sequence[BaseMessage]) -> dict[str, str]:
+def input_messages(messages: Sequence[BaseMessage]) -> dict[str, str]:
     instructions = list(takewhile(lambda message: message.type == "system", messages))
-    said = ({"role": ROLES[each.type], "parts": _parts(each)} for each in reversed(messages[len(instructions) :]))
-    given = {"gen_ai.system_instructions": _json(_text(each.text) for each in instructions)} if instructions else {}
-    return {**given, "gen_ai.input.messages": _json(said)}
+    spoken = ({"role": ROLES[each.type], "parts": _parts(each)} for each in reversed(messages[len(instructions) :]))
+    system = {"gen_ai.system_instructions": _json(_text(each.text) for each in instructions)} if instructions else {}
+    return {**system, "gen_ai.input.messages": _json(spoken)}
 
 
-def answered(reply: Reply) -> dict[str, str]:
+def output_messages(reply: Reply) -> dict[str, str]:
     thought = [{**_text(reply.reasoning), "type": "reasoning"}] if reply.reasoning else []
     calls = [{"name": call.name, "args": call.args or {}, "id": None} for call in reply.calls]
-    said = {"role": "assistant", "parts": [*thought, *_parts(AIMessage(reply.text, tool_calls=calls))]}
-    return {"gen_ai.output.messages": _json([said])}
+    message = {"role": "assistant", "parts": [*thought, *_parts(AIMessage(reply.text, tool_calls=calls))]}
+    return {"gen_ai.output.messages": _json([message])}
 
 
 def described(spec: ToolSpec) -> dict[str, str]:
     return {"gen_ai.tool.type": "function", "gen_ai.tool.description": spec.description[:MAX_DESCRIPTION_CHARS]}
 
 
-def called(args: Mapping[str, Any], result: str) -> dict[str, str]:
-    told = orjson.dumps(_arguments(args)).decode()
-    return {"gen_ai.tool.call.arguments": told, "gen_ai.tool.call.result": _shown(result)}
+def executed(args: Mapping[str, Any], result: str) -> dict[str, str]:
+    arguments = orjson.dumps(_arguments(args)).decode()
+    return {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": _shown(result)}
 
 
 def _parts(message: BaseMessage) -> list[dict[str, Any]]:
@@ -68,8 +68,8 @@ def _parts(message: BaseMessage) -> list[dict[str, Any]]:
         return [{"type": "tool_call_response", "id": message.tool_call_id, "response": _shown(message.text)}]
     parts = [_text(message.text)] if message.text else []
     for call in message.tool_calls if isinstance(message, AIMessage) else ():
-        told = {"id": call["id"], "name": call["name"], "arguments": _arguments(call["args"])}
-        parts.append({"type": "tool_call", **told})
+        call_part = {"id": call["id"], "name": call["name"], "arguments": _arguments(call["args"])}
+        parts.append({"type": "tool_call", **call_part})
     return parts
 
 

@@ -1,8 +1,8 @@
-"""The fence around what tools, pages and notes bring into a prompt, and what keeps it shut. Pure.
+"""The fence around texts of tools, pages and notes in a prompt, and the escapes that keep it shut. Pure.
 
 Text that could pass for the fence, or for the marks that model servers put between the parts of a conversation, has its
-first character escaped as in JSON, so JSON still holds the same text. In the user's messages, so has what could pass
-for the service's notes. The fence only asks the model: approvals are read from the user's messages alone.
+first character escaped as in JSON, so JSON still holds the same text. So has, in the user's messages, text that could
+pass for the service's notes. The fence only asks the model: approvals are read from the user's messages alone.
 """
 
 import re

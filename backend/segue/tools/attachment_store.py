@@ -41,7 +41,7 @@ _MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
 
 @dataclass(eq=False, repr=False)
 class Attachments:
-    """Takes files in. A `place` is to be held while a file's content is in memory."""
+    """Stores uploaded files. Hold a `place` while a file's content is in memory."""
 
     database: Database
     settings: ToolSettings
@@ -51,7 +51,7 @@ class Attachments:
 
     @asynccontextmanager
     async def place(self, owner: str) -> AsyncIterator[None]:
-        """One after the other for a user, so that files that take long to read hold up no other user's."""
+        """Serves a user's files one by one, so that slow ones hold up no other user's."""
         async with self._of_owner.setdefault(owner, asyncio.Lock()), self._places:
             yield
 
@@ -127,7 +127,7 @@ async def get_file(
 async def delete_attachment(
     connection: AsyncConnection, owner: str, session_id: str, attachment_id: str
 ) -> list[Reference]:
-    """Deletes the file and what was read from it. Returns what is left of the calls that read it. Raises NotFound."""
+    """Deletes the file and its text in results. Returns the calls that read it, as they are then. Raises NotFound."""
     mine = _owned(owner, session_id, attachments.c.id).where(attachments.c.id == attachment_id)
     gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
     if not gone.rowcount:
@@ -156,11 +156,11 @@ async def attached(
 async def read_attached(
     connection: AsyncConnection, session_id: str, files: Sequence[Attached]
 ) -> Mapping[str, CallOutcome]:
-    """Returns by id what reading each file comes to: its text, and for images and PDFs a part, which is not stored."""
+    """Returns by id the outcome of reading each file: its text, and for images and PDFs a part, which is not stored."""
     shown = attachments.c.media_type.in_({*IMAGES, PDF}) & (attachments.c.size_bytes <= MAX_SHOWN_BYTES)
     columns = attachments.c.identifiers, attachments.c.text, case((shown, attachments.c.content)).label("shown")
-    wanted = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
-    rows = {row.id: row for row in await connection.execute(select(*_LISTED, *columns).where(*wanted))}
+    conditions = (attachments.c.session_id == session_id, attachments.c.id.in_([each.id for each in files]))
+    rows = {row.id: row for row in await connection.execute(select(*_LISTED, *columns).where(*conditions))}
     outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
     for row in filter(None, map(rows.get, (each.id for each in files))):
         pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0
@@ -170,7 +170,7 @@ async def read_attached(
 
 
 async def kept_files(connection: AsyncConnection, ids: Sequence[str]) -> Collection[str]:
-    """Returns those that are not deleted, and keeps them until the transaction ends."""
+    """Returns those that still exist, and keeps them until the transaction ends."""
     found = select(attachments.c.id).where(attachments.c.id.in_(ids)).with_for_update(read=True, key_share=True)
     return (await connection.execute(found)).scalars().all()
 

@@ -1,5 +1,5 @@
-"""What kind of file an attachment is, by its content alone, and the text in it. Pure. A file may be made to harm its
-reader: programs are refused, and reading runs in a child process with a deadline and bounded memory.
+"""The kind of an attachment, by its content alone, and the text in it. Pure. A file may be made to harm its reader:
+programs are refused, and reading runs in a child process with a deadline and bounded memory.
 """
 
 import codecs
@@ -57,7 +57,7 @@ class UnreadableFile(Exception):
 
 
 def kind_of(content: bytes) -> str:
-    """Returns the media type; TEXT for all text, which is told apart once it is decoded. Raises UnsupportedFile."""
+    """Returns the media type; TEXT for all text, whose kind shows once decoded. Raises UnsupportedFile."""
     if _PROGRAMS.match(content.removeprefix(codecs.BOM_UTF8)[:1024].lstrip()):
         raise UnsupportedFile(f"This is a program or a script. {TAKEN} Paste code into the message instead.")
     kind = kind_of_bytes(content)
@@ -77,7 +77,7 @@ def kind_of(content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """`text` is what is kept of the file's text."""
+    """`text` is the part of the file's text that is kept."""
 
     media_type: str
     text: str
@@ -139,9 +139,9 @@ def _from_pdf(content: bytes) -> ReadFile:
         texts = [f"[page {number}] {text}" for number, text in enumerate(texts, start=1)]
     if read < total:
         texts.append(f"[cut by Segue: {read} of {total} pages were read]")
-    told = read if read == total else f"the first {read} of {total}"
+    count = read if read == total else f"the first {read} of {total}"
     text = "\n\n".join(texts).strip() if has_text else _NO_TEXT
-    return ReadFile(PDF, text, f"{told} {'page' if total == 1 else 'pages'}")
+    return ReadFile(PDF, text, f"{count} {'page' if total == 1 else 'pages'}")
 
 
 def pages_in(summary: str) -> int:
@@ -197,8 +197,8 @@ def _from_xlsx(content: bytes) -> ReadFile:
                     yield line.getvalue()
 
     sheets = "1 sheet" if len(book.worksheets) == 1 else f"{len(book.worksheets)} sheets"
-    told = f"{sheets}, some of its formulas were never calculated" if formulas else sheets
-    return ReadFile(XLSX, _joined(lines()), told)
+    summary = f"{sheets}, some of its formulas were never calculated" if formulas else sheets
+    return ReadFile(XLSX, _joined(lines()), summary)
 
 
 def _has_uncalculated(content: bytes) -> bool:
@@ -225,7 +225,7 @@ def _value(cell: Any, formula: Any) -> Any:
 
 
 def _joined(lines: Iterable[str]) -> str:
-    """Stops where there is more than will be kept."""
+    """Joins lines, up to the size that will be kept."""
     kept: list[str] = []
     chars = 0
     for line in lines:
@@ -238,7 +238,7 @@ def _joined(lines: Iterable[str]) -> str:
 
 
 def _check_zip(content: bytes) -> None:
-    """What the entries say of their sizes is an upper bound: zipfile reads no more of them."""
+    """Checks the sizes that entries declare, which are upper bounds: zipfile reads no more of them."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
     unfolded = sum(entry.file_size for entry in islice(entries, MAX_ENTRIES))

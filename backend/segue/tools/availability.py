@@ -35,7 +35,7 @@ Holds = Mapping[str, ToolHold]
 
 @dataclass(eq=False, repr=False)
 class ToolAvailability:
-    """The tools of a process and how they are doing, in any session."""
+    """The tools of a process and their health, in any session."""
 
     catalog: ToolCatalog
     database: Database
@@ -126,7 +126,7 @@ class ToolAvailability:
                 self.committed({tool: changed})
 
     def committed(self, changes: Mapping[str, Changed]) -> None:
-        """Logs and counts what a person has changed."""
+        """Logs and counts changes by a person."""
         for tool, changed in changes.items():
             _log_change(tool, changed)
             if changed.moved:
@@ -136,7 +136,7 @@ class ToolAvailability:
         self, specs: Specs, *, status: ToolStatus | None, after: StatePosition | None, limit: int
     ) -> tuple[dict[str, ToolOverview], list[SessionToolState]]:
         """Returns how each tool is doing for all, and the sessions' states that are not available, after a position.
-        With a `status` only the tools that have it, for all or in a session. Without what was said in sessions.
+        With a `status` only the tools that have it, for all or in a session. Without any words of sessions.
         """
         async with self.database.read_only() as connection:
             counted = await tool_states.count_by_status(connection, specs)
@@ -190,7 +190,7 @@ class ToolGuard:
         return self.who[1]
 
     def may_use(self, name: str) -> bool:
-        """Also of a tool that is not there now."""
+        """Whether the user may use a tool, also one that is away now."""
         tool = self._availability.tools(self.who[0]).get(name)
         is_closed = tool is not None and tool.audience is not None and not tool.audience.admits(*self.who)
         return self.agent.may_use(name) and not is_closed
@@ -243,7 +243,7 @@ class ToolGuard:
         self._failed_for_all = await everywhere.load() if everywhere.known else {}
 
     async def refresh(self) -> None:
-        """Loads what people and other processes have changed since, right before something runs."""
+        """Loads changes by people and other processes, right before something runs."""
         loaded, self.holds = await self._availability.database.read(tool_states.load_with_holds, self._turn.session_id)
         newer = {tool: own for tool, own in self._stored.items() if own.version > loaded.get(tool, NEVER_RAN).version}
         self._stored = loaded | newer  # a call may have ended while this was read
@@ -290,10 +290,10 @@ class ToolGuard:
             await everywhere.record_failure(spec.name, failed_in, now=self._availability.clock())
             self._failed_for_all = await everywhere.load()
 
-    async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, said: str) -> Changed:
+    async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, why: str) -> Changed:
         """Takes a tool out of the session that the model's endpoint does not take; `take_over` comes after it."""
         now = self._availability.clock()
-        return await self._change(connection, spec, lambda health: tool_health.refused_by_model(health, now, said), now)
+        return await self._change(connection, spec, lambda health: tool_health.refused_by_model(health, now, why), now)
 
     def take_over(self, spec: ToolSpec, changed: Changed) -> None:
         self._stored = {**self._stored, spec.name: changed.after}
@@ -306,7 +306,7 @@ class ToolGuard:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Returns what the log says of a turn's tools: how many may run, and the names of those that may not."""
+        """Returns log fields on a turn's tools: how many may run, and the names of those that may not."""
         found = self.states(tool.spec for tool in self.tools().values())
         closed = {name: state for name, state in found.items() if not state.available}
         blocked = [name for name, state in closed.items() if tool_health.is_blocked(state)]
@@ -315,7 +315,7 @@ class ToolGuard:
 
 
 def refusal(spec: ToolSpec, state: ToolState) -> str | None:
-    """Returns what the model reads about a tool that may not run now; None for one that may."""
+    """Returns the model's text on a tool that may not run now; None for one that may."""
     if state.available:
         return None
     if state.reason_code == "missing_dependencies":

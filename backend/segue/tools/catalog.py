@@ -87,7 +87,7 @@ def _invalid(why: str) -> AppError:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a server says of a tool."""
+    """A tool as its server defines it."""
 
     description: Annotated[str, doc("What the model is told of it.")]
     input_schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
@@ -135,19 +135,19 @@ async def note(
 
 
 async def changed_at(database: Database, specs: Iterable[ToolSpec]) -> dict[str, datetime]:
-    """Returns by name since when tools are defined as they are that were defined otherwise before."""
+    """Returns, by name, when tools were last redefined."""
     return {spec.name: since for spec, _, since in await database.read(_changed, specs)}
 
 
 async def definition_changes(database: Database, specs: Iterable[ToolSpec]) -> dict[str, DefinitionChange]:
-    """Returns the same with what they were before."""
+    """Returns by name the redefined tools, with their definitions of now and before."""
     async with database.read_only() as connection:
         changed = await _with_before(connection, await _changed(connection, specs))
     return {each.tool: each for each in changed}
 
 
 async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec) -> tuple[str, ...]:
-    """Returns what of a tool is no longer as in its definition of that digest; nothing if that is not known."""
+    """Returns the parts of a tool that differ from its definition of that digest; empty if that is not known."""
     table = tool_definitions.c
     statement = select(table.definition).where(table.tool == spec.name, table.digest == digest)
     if (shown := await connection.scalar(statement)) is None:
@@ -157,7 +157,7 @@ async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec
 
 
 class DefinitionNotes(Watch):
-    """Notes what servers list while it is entered. What it could not note by then is noted at the next start."""
+    """Notes the tools that servers list while it is entered; the rest is noted at the next start."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
         super().__init__("tool definitions", self.note_listed, every_s=RETRY_S)
@@ -209,8 +209,8 @@ async def _with_before(connection: AsyncConnection, changed: Sequence[_Redefined
     if not changed:
         return []
     table = tool_definitions.c
-    wanted = [(spec.name, digest) for spec, digest, _ in changed]
-    statement = select(table.tool, table.definition).where(tuple_(table.tool, table.digest).in_(wanted))
+    keys = [(spec.name, digest) for spec, digest, _ in changed]
+    statement = select(table.tool, table.definition).where(tuple_(table.tool, table.digest).in_(keys))
     before = {row.tool: row.definition for row in await connection.execute(statement)}
     changes = []
     for spec, _, at in changed:
@@ -225,7 +225,7 @@ def _definition(spec: ToolSpec) -> Definition:
 
 
 def _differences(before: Definition, now: Definition) -> tuple[str, ...]:
-    """In the protocol's words."""
+    """Returns the members that differ, in the protocol's words."""
     same = {
         "description": before.description == now.description,
         "inputSchema": before.input_schema == now.input_schema,

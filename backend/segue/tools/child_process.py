@@ -57,7 +57,7 @@ async def in_child_process(
 
 
 def has_many(json: str) -> bool:
-    """Whether a JSON text may hold so many lists and objects that reading it takes its time."""
+    """Whether a JSON text may hold so many lists and objects that reading it takes long."""
     return json.count("[") + json.count("{") > MANY
 
 

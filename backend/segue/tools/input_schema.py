@@ -163,7 +163,7 @@ def _expansion(schema: Mapping[str, Any]) -> tuple[int, bool]:
 
 
 def at_reference(root: Any, reference: str) -> Any:
-    """Returns what a reference within the schema leads to, None if that is nothing."""
+    """Returns the node that a reference within the schema leads to, None if there is none."""
     if not reference.startswith("#"):
         return None
     found = root

@@ -80,8 +80,8 @@ def tool(  # noqa: PLR0913 (each names a property of the tool)
             except ValidationError as error:  # it fits the JSON schema and not the hints, as a date that is none
                 found = error.errors(include_url=False)
                 faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found]
-                told = f"Invalid arguments for {spec.name}: {'; '.join(faults[:5])}. Correct them and call again."
-                raise ToolRetry(told) from None
+                detail = f"Invalid arguments for {spec.name}: {'; '.join(faults[:5])}. Correct them and call again."
+                raise ToolRetry(detail) from None
             return await function(**read, **dict.fromkeys(context, who))
 
         if isinstance(groups, str):
@@ -97,8 +97,8 @@ def native_tools(given: Iterable[object] = (), *, disabled: Collection[str] = ()
     """Returns the given tools, and those of packages (`segue.tools`) not disabled. Raises AppError `tool_invalid`."""
     own = [_made(each, "tools") for each in given]
     installed = [_made(each, where) for each, where in _installed(tuple(sys.path))]
-    wanted = (each for each in installed if each.spec.name not in disabled and not any(each is one for one in own))
-    return (*own, *wanted)
+    enabled = (each for each in installed if each.spec.name not in disabled and not any(each is one for one in own))
+    return (*own, *enabled)
 
 
 def _made(each: object, where: str) -> Tool:
@@ -110,7 +110,7 @@ def _made(each: object, where: str) -> Tool:
 
 @lru_cache(maxsize=4)
 def _installed(path: tuple[str, ...]) -> tuple[tuple[object, str], ...]:
-    """Returns what the entry points of the packages on this path lead to, each with where it is from."""
+    """Returns the objects behind the entry points of the packages on this path, each with its origin."""
     del path  # what is installed on it is read once
     found: list[tuple[object, str]] = []
     for entry in entry_points(group=ENTRY_POINTS):
@@ -143,7 +143,7 @@ def _description(function: Callable[..., object], name: str, effect: Effect) -> 
 
 
 def _arguments(function: Callable[..., object], name: str) -> tuple[TypeAdapter[dict[str, Any]], list[str]]:
-    """Returns what reads the model's arguments, and the names of the parameters that are given the context."""
+    """Returns a reader of the model's arguments, and the names of the parameters that are given the context."""
     if not inspect.iscoroutinefunction(function):
         _refuse(name, "has to be `async def`. Call what blocks with asyncio.to_thread, or all turns wait for it")
     try:

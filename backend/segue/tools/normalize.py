@@ -1,4 +1,4 @@
-"""Makes what a tool returned storable: clean text, plain JSON, a bounded size; and finds images and files in it. Pure.
+"""Makes a tool's result storable: clean text, plain JSON, a bounded size; and finds images and files in it. Pure.
 
 Any value is accepted, so that nothing fails after the effect has happened. A result is stored as it came; when it is
 shown, numbered descriptions replace its binary parts.
@@ -111,7 +111,7 @@ class _Describing:
             if shown is item:
                 continue
             if holds and not about and isinstance(item, str) and isinstance(shown, dict):
-                about = {name: said for name, said in shown.items() if said != declared}
+                about = {name: each for name, each in shown.items() if each != declared}
                 changed[key] = _GONE
             else:
                 changed[key] = shown
@@ -144,8 +144,8 @@ def _may_hold(item: Any) -> bool:
 
 def _declared_in(value: Mapping[str, Any]) -> str | None:
     for name in ("mime_type", "mimeType", "media_type", "mediaType", "content_type", "contentType"):
-        if isinstance(said := value.get(name), str) and _MEDIA_TYPE.fullmatch(said):
-            return said
+        if isinstance(declared := value.get(name), str) and _MEDIA_TYPE.fullmatch(declared):
+            return declared
     return UNKNOWN if value.get("encoding") == "base64" else None
 
 
@@ -195,7 +195,7 @@ def _is_varied(encoded: str) -> bool:
 
 
 def _decoded(encoded: str) -> bytes:
-    """Takes both alphabets, with and without padding; what is no base64 becomes nothing."""
+    """Takes both alphabets, with and without padding; returns b"" for anything but base64."""
     plain = encoded.rstrip("=").translate(_PLAIN)
     try:
         return b64decode(plain + "=" * (-len(plain) % 4))
@@ -210,7 +210,7 @@ _CONTROL = [chr(code) for code in (*range(0x20), 0x7F) if chr(code) not in "\t\n
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`value` and `shown` are None for what was read in another process, unless it shows as a text."""
+    """`value` and `shown` are None for one read in another process, unless it shows as a text."""
 
     kind: PayloadKind
     text: str  # what is stored: the text itself, or the JSON of `value`
@@ -271,7 +271,7 @@ def read_payload(kind: PayloadKind, text: str) -> Payload:
 
 
 def without_value(payload: Payload) -> Payload:
-    """Returns the payload as a child process hands it over: without what takes long to be taken."""
+    """Returns the payload as a child process hands it over: without the value, which is slow to pass on."""
     shown = payload.shown if isinstance(payload.shown, str) else None
     return replace(payload, value=None, shown=shown, parts=tuple(part for part in payload.parts if part.kind in IMAGES))
 

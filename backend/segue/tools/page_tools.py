@@ -1,5 +1,5 @@
 """The tools of the client's own page, which only it can run. A call waits as a step of a plan (mode `page`) and ends
-with what the page gave, which is data. Their health is not counted: a client names them as it likes.
+with the page's result, which is data. Their health is not counted: a client names them as it likes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ _SCHEMAS: Final = ("parameters", "inputSchema")  # as AG-UI and as the AI SDK ca
 
 
 def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | None:
-    """Returns what a page offers, listed or by name, as `TurnOptions.page_tools`. Raises AppError `client_tools`."""
+    """Returns a page's tools, listed or by name, as `TurnOptions.page_tools`. Raises AppError `client_tools`."""
     if isinstance(offered, Mapping):
         offered = [{**each, "name": name} for name, each in offered.items()]
     if not offered:
@@ -34,9 +34,9 @@ def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | N
     if len(offered) > MAX_TOOLS or len(orjson.dumps(offered)) > MAX_BYTES:
         raise _refused(f"A page has at most {MAX_TOOLS} tools, in {MAX_BYTES // 1000} kB together.")
     listed: list[dict[str, Any]] = []
-    for given in offered:
-        name, description = given.get("name"), given.get("description") or ""
-        schema = next((given[key] for key in _SCHEMAS if given.get(key)), _ANYTHING)
+    for definition in offered:
+        name, description = definition.get("name"), definition.get("description") or ""
+        schema = next((definition[key] for key in _SCHEMAS if definition.get(key)), _ANYTHING)
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
             raise _refused("The name of a tool is 1 to 64 letters, digits, `_` and `-`.")
         if not isinstance(description, str) or not isinstance(schema, Mapping) or schema.get("type") != "object":
@@ -48,13 +48,13 @@ def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | N
     return orjson.dumps(listed).decode()
 
 
-def page_tools(given: str) -> dict[str, Tool]:
+def page_tools(stored: str) -> dict[str, Tool]:
     """Returns the tools of `TurnOptions.page_tools`, by name."""
-    return {each["name"]: _tool(each["name"], each["description"], each["parameters"]) for each in orjson.loads(given)}
+    return {each["name"]: _tool(each["name"], each["description"], each["parameters"]) for each in orjson.loads(stored)}
 
 
 def answered_tool(name: str) -> Tool:
-    """Returns a tool that gives what the page did. It takes any arguments: the page has run with them."""
+    """Returns a tool that gives the page's result. It takes any arguments: the page has run with them."""
     return _tool(name, "", _ANYTHING, idempotent=True)
 
 
@@ -64,14 +64,14 @@ def _tool(name: str, description: str, schema: Mapping[str, Any], *, idempotent:
 
 
 async def _what_the_page_gave(_: dict[str, Any], context: ToolContext) -> object:
-    given = (context.answers[-1].content if context.answers else None) or {"error": "Only the page can run this."}
-    if "error" in given:
-        raise ToolFailed(str(given["error"]))
-    return given["output"]
+    answer = (context.answers[-1].content if context.answers else None) or {"error": "Only the page can run this."}
+    if "error" in answer:
+        raise ToolFailed(str(answer["error"]))
+    return answer["output"]
 
 
 def result_of_page(output: object, error: object = None) -> dict[str, Any]:
-    """Returns what a page gave for a call as a decision's `answer` has it. What is too large is not taken."""
+    """Returns a page's result of a call as a decision's `answer` has it. One that is too large is not taken."""
     if error:
         return {"error": clean_text(str(error))[:MAX_PAGE_CHARS]}
     if (size := len(orjson.dumps(output))) > MAX_RESULT_BYTES:
@@ -80,12 +80,12 @@ def result_of_page(output: object, error: object = None) -> dict[str, Any]:
 
 
 def about_page(context: Sequence[Mapping[str, Any]], state: object = None) -> str | None:
-    """Returns what a page says of itself as `TurnOptions.page`: the descriptions and values in its `context`, and its
-    `state` but for the plan, which is the service's own. Cut at MAX_PAGE_CHARS.
+    """Returns a page's context as `TurnOptions.page`: the descriptions and values in its `context`, and its `state` but
+    for the plan, which is the service's own. Cut at MAX_PAGE_CHARS.
     """
     kept = {key: value for key, value in state.items() if key != "plan"} if isinstance(state, Mapping) else state
-    said = [*context, *([{"description": "state", "value": kept}] if kept else [])]
-    values = [(each.get("description", ""), each.get("value", "")) for each in said]
+    entries = [*context, *([{"description": "state", "value": kept}] if kept else [])]
+    values = [(each.get("description", ""), each.get("value", "")) for each in entries]
     lines = (f"{about}: {of if isinstance(of, str) else orjson.dumps(of).decode()}" for about, of in values)
     text: str = clean_text("\n".join(lines)[: MAX_PAGE_CHARS + 1])
     return (text if len(text) <= MAX_PAGE_CHARS else f"{text[:MAX_PAGE_CHARS]} …") or None

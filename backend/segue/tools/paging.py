@@ -1,5 +1,5 @@
 """A part of a tool's result, by JMESPath and page. Paths come from clients and from the model, results from tools, and
-can take any time and memory together: all but the small and plain is evaluated in a child process.
+can take any time and memory together: all but small and plain ones are evaluated in a child process.
 """
 
 import math
@@ -95,21 +95,21 @@ class _Interpreter(TreeInterpreter):
         return super().visit(node, *args, **kwargs)
 
 
-async def page_of(content: str, wanted: PageSpec, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
+async def page_of(content: str, spec: PageSpec, *, is_json: bool, deadline_s: float = DEADLINE_S) -> ResultPage:
     """Returns a page, over `wanted.max_bytes` if it is one item. Without a path, an object that is little more than a
     text is paged as it. Raises InvalidPath if the path is no JMESPath, does not fit, or takes too much time or memory.
     """
-    path = wanted.path
+    path = spec.path
     if not is_json and path:
         raise InvalidPath(path, "does not apply: the result is text. Leave the path out and use offset and limit.")
     if len(content) <= SMALL_CHARS and not is_json:
-        return _page_of_text(content, wanted)
+        return _page_of_text(content, spec)
     if len(content) <= SMALL_CHARS and (not path or _is_plain(path)) and not has_many(content):
         with suppress(TooManySteps):
-            return page_here(content, wanted, MAX_STEPS)
+            return page_here(content, spec, MAX_STEPS)
     work = partial(page_here, max_steps=math.inf) if is_json else _page_of_text
     try:
-        return await in_child_process(work, content, wanted, deadline_s=deadline_s)
+        return await in_child_process(work, content, spec, deadline_s=deadline_s)
     except TooMuch as error:
         raise InvalidPath(path or "", f"{error} on this result. {_ASK_LESS}") from error
 
@@ -145,8 +145,8 @@ def _passages_here(content: str, query: str, is_json: bool) -> list[dict[str, An
 
 
 async def at_path(content: str, path: str, *, is_json: bool) -> Any:
-    """Returns what a result has at a JMESPath, the whole of it without one: None if nothing is there, as in a text.
-    Raises InvalidPath as `page_of` does, and for more than an argument may be.
+    """Returns a result's value at a JMESPath, the whole result without one: None if there is none, as in a text. Raises
+    InvalidPath as `page_of` does, and for more than an argument may be.
     """
     if path and not is_json:
         return None
@@ -182,7 +182,7 @@ def _is_plain(path: str) -> bool:
 
 
 def check_path(path: str) -> None:
-    """Raises ValueError for what is not JMESPath."""
+    """Raises ValueError for a path that is not JMESPath."""
     try:
         _parsed(path)
     except InvalidPath:
@@ -196,34 +196,34 @@ def _parsed(path: str) -> Any:
         raise _no_path(path) from error
 
 
-def page_here(content: str, wanted: PageSpec, max_steps: float) -> ResultPage:
+def page_here(content: str, spec: PageSpec, max_steps: float) -> ResultPage:
     value = value_in(content, is_json=True)
-    if not wanted.with_parts:
+    if not spec.with_parts:
         value, _ = described(value)
-    if wanted.path:
+    if spec.path:
         try:
-            value = _Interpreter(max_steps).visit(_parsed(wanted.path), value)
+            value = _Interpreter(max_steps).visit(_parsed(spec.path), value)
         except (JMESPathError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise _no_path(wanted.path) from error  # jmespath lets all through
+            raise _no_path(spec.path) from error  # jmespath lets all through
     elif (text := text_in(value)) is not None:
         value = text
-    page = _page(value, wanted)
+    page = _page(value, spec)
     if len(page.json) > MAX_PAGE_BYTES:
-        raise InvalidPath(wanted.path or "", f"gives over {MAX_PAGE_BYTES // 1_000_000} MB. {_ASK_LESS}")
+        raise InvalidPath(spec.path or "", f"gives over {MAX_PAGE_BYTES // 1_000_000} MB. {_ASK_LESS}")
     return page
 
 
-def _page_of_text(content: str, wanted: PageSpec) -> ResultPage:
-    return _page(described(content)[0], wanted)
+def _page_of_text(content: str, spec: PageSpec) -> ResultPage:
+    return _page(described(content)[0], spec)
 
 
-def _page(value: Any, wanted: PageSpec) -> ResultPage:
-    offset, limit = wanted.offset, wanted.limit
-    if isinstance(value, dict) and wanted.max_chars is not None and not wanted.fits(written := _written(value)):
+def _page(value: Any, spec: PageSpec) -> ResultPage:
+    offset, limit = spec.offset, spec.limit
+    if isinstance(value, dict) and spec.max_chars is not None and not spec.fits(written := _written(value)):
         value = written.decode()  # an answer to the model goes on with it as text
     if not isinstance(value, str | list):
         return ResultPage(_written(value), None, None)
-    while not wanted.fits(written := _written(part := value[offset : offset + limit])) and len(part) > 1:
+    while not spec.fits(written := _written(part := value[offset : offset + limit])) and len(part) > 1:
         limit = len(part) // 2
     end = offset + limit
     return ResultPage(written, len(value), end if end < len(value) else None)

@@ -37,13 +37,13 @@ async def append_receipt(connection: AsyncConnection, tool_call_id: str) -> None
     """Appends the receipt of a call whose outcome is stored, if it changed something or was approved. To be called in
     the transaction that stores the outcome and has locked the session's row, else it may raise NoResultFound.
     """
-    row = (await connection.execute(_told(tool_call_id))).one_or_none()
+    row = (await connection.execute(_rows_of(tool_call_id))).one_or_none()
     if row is None:
         return
     head, content, salt = await _head(connection, row.session_id), _content(row), secrets.token_hex(16)
     number, previous = (head.number + 1, head.hash) if head else (1, FIRST)
     chain = (row.session_id, number, tool_call_id, hash_of_content(salt, content), previous)
-    values = (*chain, told := hash_of(*chain), *_signed(connection, told))
+    values = (*chain, digest := hash_of(*chain), *_signed(connection, digest))
     last = select(func.coalesce(func.max(receipts.c.number), 0)).where(receipts.c.session_id == row.session_id)
     new = select(*(literal(value, column.type) for value, column in zip(values, receipts.c, strict=True)))
     chained = insert(receipts).from_select(list(receipts.c), new.where(last.scalar_subquery() == number - 1))
@@ -53,24 +53,24 @@ async def append_receipt(connection: AsyncConnection, tool_call_id: str) -> None
     (await connection.execute(stored)).scalar_one()
 
 
-def _told(tool_call_id: str) -> Select[Any]:
-    """What a receipt is made of: the call, its step, the yes, and the answer that this was a yes to."""
-    said, asked = messages.alias("said"), messages.alias("asked")
-    question = select(asked.c.content).where(asked.c.turn_id == tool_calls.c.effect["asked_in"].as_string())
-    question = question.where(asked.c.role == "assistant", asked.c.tool_calls.is_(None))
-    shown = question.order_by(asked.c.seq.desc()).limit(1).scalar_subquery().label("question")
+def _rows_of(tool_call_id: str) -> Select[Any]:
+    """Selects the data of a receipt: the call, its step, the yes, and the answer that this was a yes to."""
+    approval, answer = messages.alias("said"), messages.alias("asked")
+    question = select(answer.c.content).where(answer.c.turn_id == tool_calls.c.effect["asked_in"].as_string())
+    question = question.where(answer.c.role == "assistant", answer.c.tool_calls.is_(None))
+    shown = question.order_by(answer.c.seq.desc()).limit(1).scalar_subquery().label("question")
     step = plans.c.steps[tool_calls.c.step_id - 1].label("step")
     return (
-        select(tool_calls, shown, step, said.c.content.label("words"), said.c.created_at.label("said_at"))
+        select(tool_calls, shown, step, approval.c.content.label("words"), approval.c.created_at.label("said_at"))
         .outerjoin(plans, plans.c.id == tool_calls.c.plan_id)
-        .outerjoin(said, said.c.id == tool_calls.c.approval["message_id"].as_string())
+        .outerjoin(approval, approval.c.id == tool_calls.c.approval["message_id"].as_string())
         .where(tool_calls.c.id == tool_call_id, tool_calls.c.effect.is_not(None), tool_calls.c.status != "running")
     )
 
 
 def _content(row: Row[Any]) -> dict[str, Any]:
-    """Returns what a receipt says, as JSON can hold it again to the letter."""
-    made, call = effect_made(row), call_of(row)
+    """Returns the content of a receipt, in a form that JSON keeps to the letter."""
+    effect, call = effect_made(row), call_of(row)
     step = row.step if isinstance(row.step, dict) else {}
     yes = dict(row.approval) if isinstance(row.approval, dict) else None
     if yes and row.words is not None:
@@ -79,14 +79,14 @@ def _content(row: Row[Any]) -> dict[str, Any]:
     return {
         "turn_id": row.turn_id,
         "tool": row.tool_name,
-        "title": made and made.title,
-        "effect": made and made.kind,
-        "definition": made and made.definition,
+        "title": effect and effect.title,
+        "effect": effect and effect.kind,
+        "definition": effect and effect.definition,
         "args": call.args,
         "origins": step.get("args_origin") or row.covered,
         "shown": shown if row.question or step else None,
         "approval": yes,
-        "outcome": effect_outcome(call, made),
+        "outcome": effect_outcome(call, effect),
         "error": row.error,
         "started_at": row.started_at.isoformat(),
         "duration_ms": row.duration_ms,

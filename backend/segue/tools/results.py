@@ -55,7 +55,7 @@ class StoredResult:
         return described(self.value())[0]
 
     def shown_text(self) -> str:
-        """Returns what the model sees of it."""
+        """Returns the text that the model sees."""
         return payload_of(self.value(), self.content or "").shown_text
 
 
@@ -90,9 +90,9 @@ async def finish_call(
         "size_bytes": payload.size_bytes,
         "expires_at": settings.result_expires_at(now) if stored else None,
     }
-    given = {_OUTCOME[name].key: value for name, value in values.items()}
-    given |= payload_values(payload, until=settings.result_expires_at(now))
-    row = (await connection.execute(_FINISH, {"ended_call": call.id, "was": was, **given})).one()
+    parameters = {_OUTCOME[name].key: value for name, value in values.items()}
+    parameters |= payload_values(payload, until=settings.result_expires_at(now))
+    row = (await connection.execute(_FINISH, {"ended_call": call.id, "was": was, **parameters})).one()
     if stored and (beyond := row.stored_before + payload.size_bytes - settings.tool_result_session_bytes) > 0:
         await evict(connection, row.session_id, min(beyond, row.stored_before), now=now)  # the newest is always kept
     return _entry(row)
@@ -111,8 +111,8 @@ async def list_calls(
 ) -> list[ToolCall]:
     """Returns calls, newest first, without reading payloads."""
     statement = _owned(owner, session_id).order_by(*newest_first(tool_calls)).limit(limit)
-    wanted = {"tool_name": tool, "turn_id": turn_id, "status": status}
-    these = (tool_calls.c[name] == value for name, value in wanted.items() if value is not None)
+    filters = {"tool_name": tool, "turn_id": turn_id, "status": status}
+    these = (tool_calls.c[name] == value for name, value in filters.items() if value is not None)
     return [call_of(row) for row in await connection.execute(statement.where(older_than(tool_calls, before), *these))]
 
 
@@ -136,8 +136,8 @@ async def search_calls(
 
 async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
     """Returns the calls of each turn in the order they were made."""
-    made = select(tool_calls, turns.c.branch).join(turns, turns.c.id == tool_calls.c.turn_id)
-    statement = made.where(turns.c.id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
+    calls = select(tool_calls, turns.c.branch).join(turns, turns.c.id == tool_calls.c.turn_id)
+    statement = calls.where(turns.c.id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
     found: dict[str, tuple[ToolCall, ...]] = {}
     for row in await connection.execute(statement):
         found[row.turn_id] = (*found.get(row.turn_id, ()), call_of(row))
@@ -145,18 +145,18 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
 
 
 async def effects_of_turns(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[TurnEffect, ...]]:
-    """Returns what the calls of each turn changed or may have changed, in the order they were made."""
+    """Returns the effects that the calls of each turn had, or may have had, in the order they were made."""
     changing = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids), tool_calls.c.effect.is_not(None))
     found: dict[str, tuple[TurnEffect, ...]] = {}
     for row in await connection.execute(changing.order_by(*oldest_first(tool_calls))):
-        made = effect_made(row)
-        if made is not None and (effect := domain.effect_of(call_of(row), made)) is not None:
+        kept = effect_made(row)
+        if kept is not None and (effect := domain.effect_of(call_of(row), kept)) is not None:
             found[row.turn_id] = (*found.get(row.turn_id, ()), effect)
     return found
 
 
 def effect_made(row: Row[Any]) -> CallEffect | None:
-    """Returns what was kept of a row's call as it started; None if it only reads, or it cannot be read."""
+    """Returns the effect noted as a row's call started; None if it only reads, or the note cannot be read."""
     if row.effect is None:
         return None
     kept = readable(
@@ -215,7 +215,7 @@ async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_
 
 
 async def allowed_among(connection: AsyncConnection, ids: Collection[str]) -> dict[str, dict[str, str]]:
-    """Returns what the messages of the calls that ran under a mandate say of that, by the calls' ids."""
+    """Returns the metadata of calls that ran under a mandate, by the calls' ids."""
     if not ids:
         return {}
     columns = tool_calls.c.id, tool_calls.c.granted, tool_calls.c.mandate_id
@@ -236,9 +236,9 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
 
 async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of: Collection[str]) -> list[str]:
     """Returns the newest calls of a session that took effect, or may have, but of some tools: lines to tell them by."""
-    made = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
+    calls = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
     ran = (tool_calls.c.status.in_(("succeeded", "unknown")), tool_calls.c.tool_name.not_in(but_of))
-    rows = await connection.execute(made.where(tool_calls.c.session_id == session_id, *ran).limit(20))
+    rows = await connection.execute(calls.where(tool_calls.c.session_id == session_id, *ran).limit(20))
     return [summary_line(f"{row.tool_name} {row.status} {row.args}") for row in rows]
 
 
@@ -262,8 +262,8 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 async def load_results(
     connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
 ) -> dict[str, StoredResult]:
-    """Returns results by their calls' ids: without their content if over `max_bytes`, and none that have expired. What
-    was read from a file is kept as long as the file.
+    """Returns results by their calls' ids: without their content if over `max_bytes`, and none that have expired. Text
+    read from a file is kept as long as the file.
     """
     if not ids:
         return {}

@@ -58,7 +58,7 @@ _READ_CHARS: Final = 2000  # of a message, before it is cleaned
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What came of a call."""
+    """The outcome of a call."""
 
     status: Literal["succeeded", "failed", "unknown"]  # `unknown`: it may or may not have changed the world
     payload: Payload  # a failed call may have one too: what the tool returned when it failed
@@ -78,9 +78,9 @@ def failed(message: str) -> CallOutcome:
 
 
 def asking(asks: ToolAsks, name: str, duration_ms: int) -> CallOutcome:
-    """The outcome of a call whose tool needs something of the user first. Its words stay out of it."""
-    told = f"{name} asks the user something first, and is called again with the answer. Do not call it again yourself."
-    return CallOutcome("failed", no_payload(), told, duration_ms, "asks", asks=asks)
+    """The outcome of a call whose tool needs something of the user first. It has none of the tool's words."""
+    note = f"{name} asks the user something first, and is called again with the answer. Do not call it again yourself."
+    return CallOutcome("failed", no_payload(), note, duration_ms, "asks", asks=asks)
 
 
 def lost(name: str) -> CallOutcome:
@@ -107,7 +107,7 @@ def credentials_refused(error: str) -> bool:
 
 
 class Deadline:
-    """When a call has to have ended, in the time of the event loop."""
+    """The time by which a call has to end, by the event loop's clock."""
 
     def __init__(self, timeout_s: float, longest_s: float | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ class ToolProgress:
             self._timer = self._loop.call_later(max(self._next_at - self._loop.time(), 0), self._show_latest)
 
     def close(self) -> None:
-        """What is reported later is late: the call has ended."""
+        """Drops later reports: the call has ended."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -200,7 +200,7 @@ async def run_tool(tool: Tool, args: dict[str, Any], context: ToolContext, *, se
 
 
 async def _within(deadline: Deadline, tool: Tool, args: dict[str, Any], context: ToolContext) -> object:
-    """A tool that does not stop when it is cancelled is left behind; what it answers later is dropped."""
+    """A tool that does not stop when it is cancelled is left behind; its later answer is dropped."""
     progress = ToolProgress(tool, deadline, context.report)
     task = asyncio.ensure_future(_contained(tool, args, replace(context, report=progress.report)))
     try:
@@ -274,7 +274,7 @@ async def _left(_: dict[str, Any], __: ToolContext) -> object:
 
 
 def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:
-    """Runs in a child process. Leaves there what would take long to hand over."""
+    """Runs in a child process. Leaves there values that are slow to hand over."""
     answer = _read(tool, args, output.read(output.text) if isinstance(output, Unread) else output, max_bytes)
     return replace(answer, payload=without_value(replace(answer.payload, shown=text_in(answer.payload.shown))))
 

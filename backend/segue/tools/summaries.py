@@ -1,4 +1,4 @@
-"""What describes a result without showing it: a line, a preview, and identifiers that later calls may need. Pure."""
+"""Descriptions of a result that do not show it: a line, a preview, and identifiers that later calls may need. Pure."""
 
 import csv
 import json
@@ -52,8 +52,8 @@ _RULE = re.compile(r"[\s|:+=-]*-[\s|:+=-]*")  # the line under the head of a Mar
 
 
 def identifiers(value: Any) -> tuple[str, ...]:
-    """Returns what a later call may need, each once: ids, ids of other things, addresses, texts that look like ids.
-    Identifiers of one kind keep the order of the result, so that the second id belongs to the second item.
+    """Returns the values that a later call may need, each once: ids, ids of other things, addresses, texts that look
+    like ids. Identifiers of one kind keep the order of the result, so that the second id belongs to the second item.
     """
     found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
     for key, leaf in islice(_leaves(None, value), MAX_LEAVES):
@@ -163,7 +163,7 @@ def summarise(value: Any) -> str:
 
 
 def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any], value: Any) -> str:
-    """Returns the same with what was done and to what: "Read file: src/main.py (342 lines)". The subject is in the
+    """Returns that line with the action and its subject: "Read file: src/main.py (342 lines)". The subject is in the
     arguments that the tool's schema requires, or in the others if there is none.
     """
     subject = _subject(args, schema)
@@ -179,15 +179,15 @@ def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any]
 
 
 def text_in(value: Any) -> str | None:
-    """Returns the text that a result is, also if it stands in an object beside a few short values; None for others."""
+    """Returns the text of a result that is one, also in an object beside a few short values; None for others."""
     match value:
         case str():
             return value
         case dict():
             strings = [(key, item) for key, item in value.items() if isinstance(item, str)]
             texts = [key for key, item in strings if len(item) > MAX_BESIDE_CHARS or "\n" in item.strip()]
-            beside = (item for key, item in value.items() if key not in texts)
-            if len(texts) == 1 and texts[0] in _TEXTS and not any(isinstance(item, dict | list) for item in beside):
+            others = (item for key, item in value.items() if key not in texts)
+            if len(texts) == 1 and texts[0] in _TEXTS and not any(isinstance(item, dict | list) for item in others):
                 return str(value[texts[0]])
             return None
         case _:
@@ -278,20 +278,20 @@ def _describe_object(value: dict[str, Any]) -> str:
     name = _name_of(value)
     others = ((key, item) for key, item in islice(value.items(), MAX_KEYS_READ) if not name or kind_of_key(key) != 0)
     facts = filter(None, (_fact(key, item, name) for key, item in others))
-    said = ", ".join(islice(facts, MAX_FACTS)) or ", ".join(map(_key_words, islice(value, MAX_FACTS)))
-    return f"{name} — {said}" if name else said or "empty object"
+    description = ", ".join(islice(facts, MAX_FACTS)) or ", ".join(map(_key_words, islice(value, MAX_FACTS)))
+    return f"{name} — {description}" if name else description or "empty object"
 
 
 def _fact(key: str, item: Any, name: str | None) -> str | None:
-    """Returns what a member of an object says: "deleted", "exit code: 1", "from: Anna", of a program's output its last
+    """Returns a member of an object in words: "deleted", "exit code: 1", "from: Anna", of a program's output its last
     line; None for what repeats the name, and for texts and objects.
     """
     words = _key_words(key)
     match item:
         case bool():
             return words if item else f"not {words}"
-        case int() | float() if len(said := json.dumps(item)) <= MAX_VALUE_CHARS and said != name:
-            return f"{words}: {said}"
+        case int() | float() if len(number := json.dumps(item)) <= MAX_VALUE_CHARS and number != name:
+            return f"{words}: {number}"
         case str() if key in _OUTPUTS and item.strip():
             return f"{words}: {one_line(item.strip().rpartition(chr(10))[2], MAX_NAME_CHARS)}"
         case str() if item.strip() and len(item) <= MAX_NAME_CHARS and "\n" not in item and item != name:
@@ -366,7 +366,7 @@ def shortened(text: str, max_chars: int) -> str:
 
 
 def shown_line(text: str, limit: int) -> str:
-    """Returns `one_line` of a text, with what it hides written out."""
+    """Returns `one_line` of a text, with hidden characters written out."""
     return visible(one_line(text, limit))
 
 

@@ -1,5 +1,5 @@
-"""Whether a tool may run now, and why not; how calls and people change its status; the tools it depends on. Pure. What
-a person has set stays through any success or failure. Groups are ANDed; only their required members decide.
+"""Whether a tool may run now, and why not; how calls and people change its status; the tools it depends on. Pure. A
+status set by a person stays through any success or failure. Groups are ANDed; only their required members decide.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ _KEPT: Final = ("consecutive_failures", "execution_count", *_TIMES)
 
 @dataclass(frozen=True, slots=True)
 class ToolHealth:
-    """What is kept of a tool, in a session or for all."""
+    """The stored health of a tool, in a session or for all."""
 
     status: ToolStatus = "available"
     reason: str | None = None  # of the last call that counted or of what a person did since
@@ -41,7 +41,7 @@ class ToolHealth:
 
 @dataclass(frozen=True, slots=True)
 class ToolHold:
-    """What operators set of a tool for all sessions. It ends by itself at `until`, if that is given."""
+    """A tool's status that operators set for all sessions. It ends by itself at `until`, if that is given."""
 
     status: Literal["unavailable", "maintenance"]
     reason: str | None = None
@@ -105,7 +105,7 @@ def _judged(  # noqa: PLR0911 (one for each cause)
     now: datetime,
     settings: ToolSettings,
 ) -> ToolState:
-    """What decides, the strongest first: operators, a person or the model's endpoint, the server, failures."""
+    """Returns the first of these to decide: operators, a person or the model's endpoint, the server, failures."""
     if hold is not None:
         until = f"{hold.until:{TO_THE_SECOND}}" if hold.until else "an operator sets it to available again"
         reason = hold.reason or f"Set to {hold.status} for all by an operator."
@@ -156,7 +156,7 @@ def is_blocked(state: ToolState) -> bool:
 
 
 def without_words(session: Healths) -> dict[str, ToolHealth]:
-    """Returns the tools without their reasons: what one said of a user's call, or what the user typed."""
+    """Returns the tools without their reasons, which may quote a user's call or words."""
     return {name: replace(health, reason=None) for name, health in session.items()}
 
 
@@ -202,16 +202,16 @@ def set_by_person(health: ToolHealth, now: datetime, status: ManualStatus, reaso
     return replace(_available(health, "set_by_person", reason), status=status, consecutive_failures=0, last_updated=now)
 
 
-def refused_by_model(health: ToolHealth, now: datetime, said: str) -> ToolHealth:
+def refused_by_model(health: ToolHealth, now: datetime, why: str) -> ToolHealth:
     """Returns the health of a tool that the model's endpoint refuses to be offered. Only a person lifts that."""
     if health.status in BY_HAND:
         return health
-    reason = f"The model's endpoint refuses it: {said}"[:MAX_REASON_CHARS]
+    reason = f"The model's endpoint refuses it: {why}"[:MAX_REASON_CHARS]
     return replace(_available(health, "refused_by_model", reason), status="unavailable", last_updated=now)
 
 
 def reset(health: ToolHealth, now: datetime) -> ToolHealth:
-    """Returns the health as available, without failures. What has succeeded in the session has still succeeded."""
+    """Returns the health as available, without failures. Successes in the session still count."""
     return replace(_available(health, "reset", None), consecutive_failures=0, last_updated=now)
 
 
@@ -229,7 +229,7 @@ def missing_members(groups: Groups, successes: Successes) -> tuple[str, ...]:
 
 
 def to_unlock(group: DependencyGroup, successes: Successes) -> str:
-    """Returns what satisfies a group, as in `run find, then open first`."""
+    """Returns the way to satisfy a group, as in `run find, then open first`."""
     missing = _missing(group, successes)
     match group.type:
         case "any":
@@ -279,7 +279,7 @@ def unknown_members(depends_on: Mapping[str, Groups], known: Collection[str]) ->
 
 
 def _missing(group: DependencyGroup, successes: Successes) -> tuple[str, ...]:
-    """Returns nothing for a group that is satisfied."""
+    """Returns the missing members of a group, none if it is satisfied."""
     match group.type:
         case "any":
             return () if any(name in successes for name in group.tools) else group.tools

@@ -1,4 +1,4 @@
-"""The settings of tools: how long they run, what is kept of their results, when they have failed, which there are."""
+"""The settings of tools: their timeouts, how much of their results is kept, when they have failed, which exist."""
 
 from datetime import datetime, timedelta
 from typing import Literal, Self
@@ -43,7 +43,7 @@ class ToolSettings(BaseModel, frozen=True, defer_build=True):
 
     @property
     def fresh_result_bytes(self) -> int:
-        """Returns how much of a result the model is shown in the turn that made it."""
+        """Returns the bytes of a result that the model is shown in the turn that made it."""
         return self.tool_result_inline_bytes * 10
 
     def result_expires_at(self, now: datetime) -> datetime:

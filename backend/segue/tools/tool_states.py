@@ -68,7 +68,7 @@ async def load_states(connection: AsyncConnection, session_id: str) -> dict[str,
 async def load_with_holds(
     connection: AsyncConnection, session_id: str
 ) -> tuple[dict[str, ToolHealth], dict[str, ToolHold]]:
-    """Returns what decides which tools may run in a session, but for those that failed for all."""
+    """Returns the states and holds that decide which tools may run in a session."""
     row = (await connection.execute(_LOAD_WITH_HOLDS, {"at_session": session_id})).one()
     return read_states(row.states), read_holds(row.holds)
 
@@ -233,7 +233,7 @@ def _history_row(session_id: str, tool: str, changed: Changed, *, turn_id: str |
 
 
 def _written(health: ToolHealth) -> Any:
-    """Without the version, which has a column."""
+    """Returns a state as JSON without its version, which has a column."""
     return _HEALTH.dump_python(health, mode="json", exclude={"version"})
 
 

@@ -1,4 +1,4 @@
-"""How a call that may have taken effect is settled: what its tool's declared check asks, and what the answer means."""
+"""How a call that may have taken effect is settled: its tool's declared check, and the meaning of the answer."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,12 +14,12 @@ _READ: Final = TypeAdapter(SettlingCheck)
 _KEYS: Final = frozenset(SettlingCheck.__slots__)
 
 
-def read_check(given: object) -> SettlingCheck:
-    """Returns what is declared as `{tool, args, done, not_done}`. Raises ValueError with what to correct."""
-    if isinstance(given, Mapping) and (unknown := sorted(map(str, given.keys() - _KEYS))):
+def read_check(declared: object) -> SettlingCheck:
+    """Returns a check declared as `{tool, args, done, not_done}`. Raises ValueError with what to correct."""
+    if isinstance(declared, Mapping) and (unknown := sorted(map(str, declared.keys() - _KEYS))):
         raise ValueError(f"{unknown[0][:64]} is unknown: a check has {', '.join(SettlingCheck.__slots__)}")
     try:
-        check = _READ.validate_python(given)
+        check = _READ.validate_python(declared)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}") from None
@@ -40,17 +40,17 @@ def unfit(name: str, check: SettlingCheck, offered: Mapping[str, ToolSpec]) -> s
 
 
 async def args_of_check(check: SettlingCheck, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the check is called with; what the call has nothing for is left out. Raises InvalidPath."""
+    """Returns the check's arguments; those that the call has nothing for are left out. Raises InvalidPath."""
     written, found = orjson.dumps(args).decode(), {}
     for name, value in check.args.items():
-        given = await at_path(written, value, is_json=True) if isinstance(value, str) else value
-        if given is not None:
-            found[name] = given
+        argument = await at_path(written, value, is_json=True) if isinstance(value, str) else value
+        if argument is not None:
+            found[name] = argument
     return found
 
 
 async def took_effect(check: SettlingCheck, outcome: CallOutcome) -> bool | None:
-    """Returns what the answer to a check shows; None if it shows neither, or both."""
+    """Returns whether the answer to a check shows an effect; None if it shows neither, or both."""
     if outcome.status != "succeeded":
         return None
     text, is_json = outcome.payload.text, outcome.payload.kind == "json"
@@ -63,7 +63,7 @@ async def took_effect(check: SettlingCheck, outcome: CallOutcome) -> bool | None
 
 
 async def _holds(content: str, condition: str | None) -> bool:
-    """What counts as true is what does in JMESPath: a number does, and nothing that is empty."""
+    """Truth is JMESPath's: a number is true, and empty values are not."""
     value = await at_path(content, condition, is_json=True) if condition else None
     return value is not None and value is not False and value not in ("", [], {})
 

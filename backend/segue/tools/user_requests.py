@@ -1,5 +1,5 @@
-"""What a tool may ask of the user, and whether an answer fits. Pure. A server wrote the schema of a form: of MCP's flat
-object of texts, numbers, truth values and choices, bounded, nothing else is kept.
+"""The questions that a tool may ask the user, and whether an answer fits. Pure. A server wrote the schema of a form: of
+MCP's flat object of texts, numbers, truth values and choices, bounded, nothing else is kept.
 """
 
 import re
@@ -51,7 +51,7 @@ def checked_url(url: str) -> str:
 
 
 def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is kept of the schema of a form. Raises UnfitRequest."""
+    """Returns the schema of a form, reduced to the parts that are supported. Raises UnfitRequest."""
     properties, required = schema.get("properties"), schema.get("required", [])
     if schema.get("type") != "object" or not isinstance(properties, Mapping) or not isinstance(required, list):
         raise UnfitRequest("its schema is not that of a flat object")
@@ -60,10 +60,10 @@ def checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if any(not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() for name in properties):
         raise UnfitRequest(f"the name of a field is empty or over {MAX_NAME_CHARS} characters")
     fields = {name: _field(field) for name, field in properties.items()}
-    wanted = [name for name in fields if name in required]
-    if len(wanted) < len(required):
+    needed = [name for name in fields if name in required]
+    if len(needed) < len(required):
         raise UnfitRequest("its form requires a field that it does not have")
-    kept = {"type": "object", "properties": fields, "required": wanted}
+    kept = {"type": "object", "properties": fields, "required": needed}
     if len(orjson.dumps(kept)) > MAX_SCHEMA_BYTES:
         raise UnfitRequest(f"its schema is over {MAX_SCHEMA_BYTES // 1000} kB")
     _compiled(kept)

@@ -256,7 +256,9 @@ async def test_of_a_long_conversation_the_newest_messages_are_told_and_nothing_w
     text = f"my token: {TOKEN} " * 100
     said = [HumanMessage(text), AIMessage(text), HumanMessage(text * 1_000)] * 1_000
     with loop_kept_free():
-        written = traced_call.asked([SystemMessage(text), *said, HumanMessage("and now?")])["gen_ai.input.messages"]
+        written = traced_call.input_messages([SystemMessage(text), *said, HumanMessage("and now?")])[
+            "gen_ai.input.messages"
+        ]
     told = json.loads(written)
     MESSAGES.validate(told)
     assert told[-1]["parts"] == [{"type": "text", "content": "and now?"}]

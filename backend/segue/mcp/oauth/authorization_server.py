@@ -1,5 +1,5 @@
-"""What Segue asks of the authorization server of an MCP server: where users log in (RFC 9728, RFC 8414, OIDC), to
-register Segue as a client (RFC 7591), and to give, renew and end tokens.
+"""Requests to the authorization server of an MCP server: where users log in (RFC 9728, RFC 8414, OIDC), to register
+Segue as a client (RFC 7591), and to give, renew and end tokens.
 
 Others wrote all that is read here: each address is checked as the server's own is. Requests go over https, follow no
 redirect, and have little time and few bytes; no word of an answer is shown or logged.
@@ -47,7 +47,7 @@ _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
 
 
 class OAuthFault(Exception):
-    """A login cannot go on; the message says why in our own words, and what helps."""
+    """A login cannot go on; the message says why in our own words, with advice."""
 
 
 class Asker:
@@ -124,7 +124,7 @@ def _why(error: Exception, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Where users log in. `scope` is what the server asks for, `resource` what tokens are for."""
+    """Where users log in. `scope` is the one that the server asks for, `resource` the one that tokens are for."""
 
     metadata: OAuthMetadata
     resource: str
@@ -203,7 +203,7 @@ class SealedValue(BaseModel, frozen=True, hide_input_in_errors=True):
 
 
 class OAuthClient(SealedValue):
-    """What Segue is called at an authorization server. `auth` is the way that its secret is sent."""
+    """Segue as a client of an authorization server. `auth` is the way that its secret is sent."""
 
     client_id: str
     client_secret: str | None = Field(default=None, repr=False)
@@ -212,7 +212,7 @@ class OAuthClient(SealedValue):
 
 
 class TokenSource(SealedValue):
-    """Where tokens of one login come from, and what they are for."""
+    """The source of one login's tokens, and their resource."""
 
     url: str  # of the MCP server, as mcp.json had it
     issuer: str
@@ -224,12 +224,12 @@ class TokenSource(SealedValue):
 
 async def exchange(asker: Asker, source: TokenSource, *, code: str, verifier: str, redirect_uri: str) -> OAuthToken:
     """Returns the tokens for a code. Raises TokenRefused and OAuthFault."""
-    given = {"code": code, "redirect_uri": redirect_uri, "code_verifier": verifier, "resource": source.resource}
-    return await _ask(asker, source, {"grant_type": "authorization_code", **given})
+    fields = {"code": code, "redirect_uri": redirect_uri, "code_verifier": verifier, "resource": source.resource}
+    return await _ask(asker, source, {"grant_type": "authorization_code", **fields})
 
 
 async def refresh(asker: Asker, source: TokenSource, refresh_token: str, scope: str | None) -> OAuthToken:
-    """Returns new tokens; what the answer leaves out stays as it was. Raises TokenRefused and OAuthFault."""
+    """Returns new tokens; fields that the answer leaves out stay as they were. Raises TokenRefused and OAuthFault."""
     form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": source.resource}
     renewed = await _ask(asker, source, form)
     kept = {"refresh_token": renewed.refresh_token or refresh_token, "scope": renewed.scope or scope}
@@ -237,7 +237,7 @@ async def refresh(asker: Asker, source: TokenSource, refresh_token: str, scope: 
 
 
 async def revoke(asker: Asker, source: TokenSource, token: str, kind: str) -> None:
-    """Tells the authorization server that a token is not used any more (RFC 7009), if it wants to hear it."""
+    """Tells the authorization server that a token is no longer used (RFC 7009), if it has an endpoint for that."""
     if source.revocation_endpoint is None:
         return
     form, headers = _as_client(source.client, {"token": token, "token_type_hint": kind})
@@ -319,15 +319,15 @@ async def register(asker: Asker, authority: Authority, redirect_uri: str) -> OAu
     # Without a secret if that is possible: PKCE is the proof. Otherwise the server chooses.
     supported = authority.metadata.token_endpoint_auth_methods_supported
     is_public = supported is None or PUBLIC in supported
-    wanted = described_client(redirect_uri, PUBLIC if is_public else None, authority.scope)
-    answer = await asker.ask(str(endpoint), "the registration endpoint", json=wanted)
+    description = described_client(redirect_uri, PUBLIC if is_public else None, authority.scope)
+    answer = await asker.ask(str(endpoint), "the registration endpoint", json=description)
     try:
-        given = await sdk.handle_registration_response(answer)
-        check_registration_usable(given)
+        client = await sdk.handle_registration_response(answer)
+        check_registration_usable(client)
     except OAuthRegistrationError:
         raise OAuthFault(f"its authorization server did not register Segue (HTTP {answer.status_code})") from None
-    if max(len(given.client_id), len(given.client_secret or "")) > MAX_TOKEN_CHARS:
+    if max(len(client.client_id), len(client.client_secret or "")) > MAX_TOKEN_CHARS:
         raise OAuthFault("its authorization server registered Segue under a name that is too long")
-    way = given.token_endpoint_auth_method or ("client_secret_basic" if given.client_secret else "none")
-    until = given.client_secret_expires_at or None
-    return OAuthClient(client_id=given.client_id, client_secret=given.client_secret, auth=way, expires_at=until)
+    way = client.token_endpoint_auth_method or ("client_secret_basic" if client.client_secret else "none")
+    until = client.client_secret_expires_at or None
+    return OAuthClient(client_id=client.client_id, client_secret=client.client_secret, auth=way, expires_at=until)

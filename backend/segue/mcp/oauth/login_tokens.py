@@ -1,6 +1,6 @@
 """Users' tokens at MCP servers: sealed, and renewed by one process at a time. Owns `mcp_logins` and `mcp_clients`.
 
-What is sealed names its owner and server. No transaction is open while a server is asked. Times are the database's.
+Each sealed text names its owner and server. No transaction is open while a server is asked. Times are the database's.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Seal:
         return self._keys.encrypt(text.encode()).decode()
 
     def open(self, kind: type[Sealed], sealed: str) -> Sealed | None:
-        """Returns None for what no key opens, and for what another release has written."""
+        """Returns None if no key opens it, or if another release has written it."""
         text = self.open_text(sealed)
         try:
             return kind.model_validate_json(text) if text is not None else None
@@ -57,7 +57,7 @@ class Seal:
             return None
 
     def open_text(self, sealed: str) -> bytes | None:
-        """Returns None for what no key opens."""
+        """Returns None if no key opens it."""
         try:
             return self._keys.decrypt(sealed)
         except InvalidToken:
@@ -65,7 +65,7 @@ class Seal:
 
 
 class LoginGrant(SealedValue):
-    """What a user got at a server. Encrypted in its row, and read for that user and server only."""
+    """A user's tokens at a server. Encrypted in its row, and read for that user and server only."""
 
     owner: str
     server: str
@@ -87,7 +87,7 @@ class LoginAttempt(SealedValue):
 
 
 class SealedClient(SealedValue):
-    """What Segue is called at an authorization server, for one server of mcp.json."""
+    """Segue as a client of an authorization server, for one server of mcp.json."""
 
     server: str
     issuer: str
@@ -152,13 +152,13 @@ class Grants:
             return _read((await connection.execute(mine)).one_or_none())
 
     async def rows(self, owner: str) -> list[LoginRow]:
-        """Returns what is stored of a user, also what does not open any more."""
+        """Returns a user's rows, also those that no longer open."""
         mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner).order_by(mcp_logins.c.server)
         async with self._database.read_only() as connection:
             return [LoginRow(**row._asdict()) for row in await connection.execute(mine)]
 
     def opened(self, row: LoginRow) -> LoginGrant | None:
-        """Returns None for what was given to another user, for another server or address, or sealed with a lost key."""
+        """Returns None if it belongs to another user, server or address, or was sealed with a lost key."""
         grant = self._seal.open(LoginGrant, row.sealed)
         config = self._servers().get(row.server)
         if grant is None or config is None or (grant.owner, grant.server) != (row.owner, row.server):
@@ -167,7 +167,7 @@ class Grants:
         return grant if grant.source.url == config.url and is_trusted else None
 
     async def save(self, attempt: LoginAttempt, got: OAuthToken) -> None:
-        """Puts a new login in the place of one that there may be."""
+        """Stores a new login in the place of any other."""
         place = {"owner": attempt.owner, "server": attempt.server}
         grant = LoginGrant(**place, source=attempt.source, **got.model_dump(include=_TOKENS))
         row = {"id": new_id("login", self._clock()), "version": 1, "created_at": func.now()}
@@ -201,13 +201,13 @@ class Grants:
         await self._change(delete(mcp_logins).where(*mine))
 
     async def forget_client(self, server: str, source: TokenSource, fault: Exception) -> None:
-        """Lets Segue be registered anew where it is not known any more."""
+        """Lets Segue register anew at a server that no longer knows it."""
         if isinstance(fault, TokenRefused) and str(fault) == "invalid_client":
             known = (mcp_clients.c.server == server, mcp_clients.c.issuer == source.issuer)
             await self._change(delete(mcp_clients).where(*known))
 
     async def _renew(self, row: LoginRow, grant: LoginGrant) -> Access | None:
-        """One process at a time asks; the others wait for what it got."""
+        """One process at a time asks; the others wait for its tokens."""
         if grant.refresh_token is None:
             await self._forget(row)
             return None
@@ -222,7 +222,7 @@ class Grants:
         return await asyncio.shield(refreshing)
 
     def _refreshed(self, task: asyncio.Task[Access | None]) -> None:
-        """Retrieves what it raised, in case that the call which waited is gone: else asyncio would log that."""
+        """Retrieves its error, in case the waiting call is gone: else asyncio would log it."""
         self._refreshing.discard(task)
         if not task.cancelled():
             task.exception()
@@ -265,7 +265,7 @@ class Grants:
         return config
 
     async def _revoke(self, grant: LoginGrant) -> None:
-        """Does nothing for a server that has left mcp.json: how to reach it is not known any more."""
+        """Does nothing for a server that has left mcp.json: its address is no longer known."""
         if grant.server not in self._servers():
             return
         async with authorization_server.asking(self._config(grant.server)) as asker:
@@ -274,7 +274,7 @@ class Grants:
                     await authorization_server.revoke(asker, grant.source, token, kind)
 
     async def _forget(self, row: LoginRow) -> None:
-        """Leaves a login, or its tokens, that came later."""
+        """Deletes a login, unless it or its tokens are newer."""
         await self._change(delete(mcp_logins).where(*_as_read(row)))
 
     async def _change(self, statement: Insert | Update | Delete) -> bool:
@@ -318,7 +318,7 @@ async def load_client(connection: AsyncConnection, server: str, issuer: str, red
 async def save_client(
     connection: AsyncConnection, server: str, issuer: str, redirect_uri: str, sealed: str, replaced: str | None
 ) -> str:
-    """Returns what is stored: that of another process if it was quicker to replace what both have found."""
+    """Returns the stored client: another process's if it was quicker to replace the one that both had found."""
     place = {"server": server, "issuer": issuer, "redirect_uri": redirect_uri}
     made = insert(mcp_clients).values(**place, sealed=sealed, created_at=func.now())
     changed = {"sealed": case((mcp_clients.c.sealed == replaced, made.excluded.sealed), else_=mcp_clients.c.sealed)}

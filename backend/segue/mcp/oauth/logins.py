@@ -53,7 +53,7 @@ class Logins:
         }
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
-        """Returns a link for this user. `scope` is what the login of before could not do. Raises AppError
+        """Returns a link for this user. `scope` is the one that the previous login lacked. Raises AppError
         `mcp_server_not_found` and `mcp_login_unavailable`.
         """
         config = self._config(server)
@@ -70,9 +70,9 @@ class Logins:
             detail = f"A login at the MCP server {server} cannot begin: {fault}."
             raise AppError("mcp_login_unavailable", status=502, title=title, detail=detail, retryable=True) from None
         configured = _oauth(config).scopes
-        wanted = authority.scope if configured is None else " ".join(configured) or None
+        scopes = authority.scope if configured is None else " ".join(configured) or None
         if scope:
-            wanted = union_scopes(before.scope if before else None, scope)
+            scopes = union_scopes(before.scope if before else None, scope)
         proof = PKCEParameters.generate()
         attempt = LoginAttempt(
             owner=owner,
@@ -81,7 +81,7 @@ class Logins:
             metadata=authority.metadata,
             verifier=proof.code_verifier,
             redirect_uri=self.redirect_uri,
-            scope=wanted,
+            scope=scopes,
         )
         state = secrets.token_urlsafe(32)
         until = await self.database.transact(_save_attempt, state, owner, server, self._seal.seal(attempt))
@@ -97,7 +97,7 @@ class Logins:
         return attempt
 
     async def finish(self, state: str, *, code: str | None, iss: str | None, error: str | None) -> FinishedLogin:
-        """Takes what an authorization server sends a browser back with. Raises LoginRefused."""
+        """Takes the parameters of a browser that an authorization server sends back. Raises LoginRefused."""
         attempt = await self.begun(state, take=True)
         self._check_answer(attempt, iss, error)
         if not code:
@@ -113,8 +113,8 @@ class Logins:
             raise LoginRefused("The server did not give what the login needs. Ask for a new link.") from None
         await self.grants.save(attempt, got)
         log.info("mcp_login_finished", server=attempt.server)
-        asked = login_request(attempt.server, str(attempt.metadata.authorization_endpoint))
-        return FinishedLogin(attempt.owner, attempt.server, asked.key)
+        request = login_request(attempt.server, str(attempt.metadata.authorization_endpoint))
+        return FinishedLogin(attempt.owner, attempt.server, request.key)
 
     async def of(self, owner: str) -> list[McpLogin]:
         rows = {row.server: row for row in await self.grants.rows(owner) if self.grants.opened(row)}
@@ -175,7 +175,7 @@ class Logins:
 
 
 def login_request(server: str, link: str) -> UserRequest:
-    """Returns what asks a user to log in. Its key is the same for each link of a server."""
+    """Returns the request that a user log in. Its key is the same for each link of a server."""
     return UserRequest("url", f"Log in at {server} to go on.", url=link)
 
 
@@ -197,14 +197,14 @@ def _source(config: McpServerConfig, authority: Authority, client: OAuthClient) 
 
 def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
     endpoint = str(attempt.metadata.authorization_endpoint)
-    asked = {"response_type": "code", "client_id": attempt.source.client.client_id, "state": state}
-    asked |= {"redirect_uri": attempt.redirect_uri, "resource": attempt.source.resource}
-    asked |= {"code_challenge": challenge, "code_challenge_method": "S256"}
+    query = {"response_type": "code", "client_id": attempt.source.client.client_id, "state": state}
+    query |= {"redirect_uri": attempt.redirect_uri, "resource": attempt.source.resource}
+    query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
     if attempt.scope:
-        asked["scope"] = attempt.scope
+        query["scope"] = attempt.scope
         if "offline_access" in attempt.scope.split():
-            asked["prompt"] = "consent"  # OpenID Connect gives no refresh token without
-    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+            query["prompt"] = "consent"  # OpenID Connect gives no refresh token without
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
 
 async def _save_attempt(connection: AsyncConnection, state: str, owner: str, server: str, sealed: str) -> datetime:
@@ -215,15 +215,15 @@ async def _save_attempt(connection: AsyncConnection, state: str, owner: str, ser
     kept = newest.where(is_mine, attempts.c.expires_at > func.now()).limit(ATTEMPTS - 1)
     old = (attempts.c.expires_at <= func.now()) | (is_mine & attempts.c.digest.not_in(kept))
     await connection.execute(delete(attempts).where(old))
-    made = insert(attempts).values(
+    insertion = insert(attempts).values(
         digest=digest_of_secret(state), owner=owner, server=server, sealed=sealed, expires_at=func.now() + ATTEMPT_LASTS
     )
-    until: datetime = (await connection.execute(made.returning(attempts.c.expires_at))).scalar_one()
+    until: datetime = (await connection.execute(insertion.returning(attempts.c.expires_at))).scalar_one()
     return until
 
 
 async def _attempt_of(connection: AsyncConnection, state: str, *, take: bool = False) -> Row[*tuple[Any, ...]] | None:
-    """Returns owner, server and what was sealed; if it is to `take` it, once: a second caller gets None."""
+    """Returns owner, server and the sealed text; if it is to `take` it, once: a second caller gets None."""
     of = mcp_login_attempts.c
     is_it = of.digest == digest_of_secret(state), of.expires_at > func.now()
     columns = of.owner, of.server, of.sealed

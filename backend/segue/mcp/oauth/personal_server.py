@@ -78,13 +78,13 @@ class Bearer(httpx2.Auth):
         if response.status_code == httpx2.codes.UNAUTHORIZED and (other := await self._other_than(sent)) is not None:
             self.access = other
             response = yield _with(request, other)
-        if (asked := call_with_token.get()) is not None:
+        if (call := call_with_token.get()) is not None:
             error = extract_field_from_www_auth(response, "error")
             is_short = response.status_code == httpx2.codes.FORBIDDEN and error == "insufficient_scope"
-            asked.is_renewed = self.access != sent
-            asked.is_refused = is_short or response.status_code == httpx2.codes.UNAUTHORIZED
+            call.is_renewed = self.access != sent
+            call.is_refused = is_short or response.status_code == httpx2.codes.UNAUTHORIZED
             scope = extract_scope_from_www_auth(response) if is_short else None
-            asked.scope = scope[:1000] if scope else None
+            call.scope = scope[:1000] if scope else None
 
     async def _other_than(self, refused: Access) -> Access | None:
         if self.access != refused:  # a call beside this one was quicker
@@ -231,7 +231,7 @@ class PersonalServer:
         return McpServerStatus(self.name, self.state, self.since, names, self._left_out, None, None, [])
 
     async def run(self) -> None:
-        """Follows what other processes list, and closes connections that are idle, until `stop`."""
+        """Follows the lists of other processes, and closes idle connections, until `stop`."""
         try:
             while not self._stopping.is_set():
                 try:
@@ -289,9 +289,9 @@ class PersonalServer:
         await self._offer(listed, at)
 
     async def _offer(self, listed: list[McpTool] | None, at: datetime | None) -> None:
-        made, self._left_out = await self._made(listed or [])
+        tools, self._left_out = await self._made(listed or [])
         self.listed, self._listed_at = listed, at
-        self.tools = self.accept(self, made)
+        self.tools = self.accept(self, tools)
 
     async def _made(self, listed: list[McpTool]) -> tuple[list[Tool], list[LeftOut]]:
         of = self.name, self.config, listed, _not_called, self.timeout_s
@@ -323,8 +323,8 @@ class PersonalServer:
             self._lists.popitem(last=False)
 
     async def _take_over(self, owner: str, supervisor: Supervisor, *, is_new: bool = False) -> None:
-        """Offers to a user what their connection has listed: to all others too, here and in other processes, if the
-        user has just logged in, or had the same as they until now.
+        """Offers to a user the tools that their connection has listed: to all others too, here and in other processes,
+        if the user has just logged in, or had the same tools as they until now.
         """
         listed, before = supervisor.listed, self._lists.get(self._own.get(owner, ""), (None,))[0]
         if listed is None or (listed == before and not is_new):
@@ -340,9 +340,9 @@ class PersonalServer:
         if listed == self.listed or not (is_new or self.listed in (None, before)):
             return
         row = {"server": self.name, "url": self.config.url or "", "tools": tools, "listed_at": func.clock_timestamp()}
-        made = insert(mcp_tool_lists).values(row)
-        changed = {name: made.excluded[name] for name in row if name != "server"}
-        stored = made.on_conflict_do_update(index_elements=["server"], set_=changed)
+        insertion = insert(mcp_tool_lists).values(row)
+        changed = {name: insertion.excluded[name] for name in row if name != "server"}
+        stored = insertion.on_conflict_do_update(index_elements=["server"], set_=changed)
         async with self.logins.database.transaction() as connection:
             at = await connection.scalar(stored.returning(mcp_tool_lists.c.listed_at))
         await self._offer(listed, at)
@@ -356,26 +356,26 @@ class PersonalServer:
                 why = f"The MCP server {self.name} does not offer {spec.name} to this user now ({supervisor.state})."
                 raise ToolFailed(why)
             supervisor.check(spec)
-            asked = CallWithToken()
-            token = call_with_token.set(asked)
+            call = CallWithToken()
+            token = call_with_token.set(call)
             try:
                 return await tool.run(arguments, context)
             except (ToolFailed, ToolRetry):
-                if not asked.is_refused:
+                if not call.is_refused:
                     raise
             finally:
                 call_with_token.reset(token)
-        if asked.scope is None:  # the server did not let the call in: it has done nothing
-            if asked.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
+        if call.scope is None:  # the server did not let the call in: it has done nothing
+            if call.is_renewed:  # it takes no token of this login: they are for another server, or of a closed account
                 await self.logins.grants.forget(context.owner, self.name, access.login)
             now = await self._access(context.owner)
             if now is not None and now.login == access.login:
                 raise ToolFailed(f"The MCP server {self.name} does not take the user's login now. Try again later.")
-        raise await self._needs_login(context, asked.scope)
+        raise await self._needs_login(context, call.scope)
 
     @asynccontextmanager
     async def _connected(self, context: ToolContext) -> AsyncIterator[tuple[Supervisor, Access]]:
-        """Yields the user's connection. Raises what asks for a login, ToolRetry and ToolFailed."""
+        """Yields the user's connection. Raises a request for a login, ToolRetry and ToolFailed."""
         if self._retired:
             raise ToolRetry("Nothing was run: mcp.json has changed. Call the tool again if it is still offered.")
         access = await self._access(context.owner)

@@ -42,18 +42,18 @@ class _GuardedAnthropic(ChatAnthropic):
 def _input_of(usage: object) -> UsageMetadata:
     names = ("cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens")
     read, written, other = (token_count(getattr(usage, name, 0)) for name in names)
-    given = read + written + other
+    total = read + written + other
     details = InputTokenDetails(cache_read=read, cache_creation=written)
-    return UsageMetadata(input_tokens=given, output_tokens=0, total_tokens=given, input_token_details=details)
+    return UsageMetadata(input_tokens=total, output_tokens=0, total_tokens=total, input_token_details=details)
 
 
-def _latest(before: UsageMetadata | None, told: UsageMetadata) -> UsageMetadata:
+def _latest(before: UsageMetadata | None, latest: UsageMetadata) -> UsageMetadata:
     """Each event counts all that was used up to then, or leaves the input or the output out."""
-    before = before or told
-    given = told if told["input_tokens"] else before
-    made = told if told["output_tokens"] else before
-    details = made.get("output_token_details", {})
-    return {**given, "output_tokens": made["output_tokens"], "output_token_details": details}
+    before = before or latest
+    input_counts = latest if latest["input_tokens"] else before
+    output_counts = latest if latest["output_tokens"] else before
+    details = output_counts.get("output_token_details", {})
+    return {**input_counts, "output_tokens": output_counts["output_tokens"], "output_token_details": details}
 
 
 @asynccontextmanager
@@ -90,7 +90,7 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
             name="anthropic",
             errors=(anthropic.APIError,),
             refusal=lambda error: _refusal(refusals, error),
-            finish_reason=lambda told: told.get("stop_reason"),
+            finish_reason=lambda metadata: metadata.get("stop_reason"),
             choices={"none": {"type": "none"}} | ({} if effort else {"required": "any"}),  # it must choose if it thinks
             most_output="max_tokens",
             with_cache_marks=with_cache_marks,
@@ -104,8 +104,8 @@ def _model(options: ProviderOptions, client: anthropic.AsyncAnthropic, refusals:
 
 
 def with_cache_marks(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Returns the messages with marks at the borders of a prompt: behind what changes only with the summary, behind the
-    old messages, and behind what the user says in the running turn. Tools come before the first and need none.
+    """Returns the messages with marks at the borders of a prompt: behind the parts that change only with the summary,
+    behind the old messages, and behind the running turn's message. Tools come before the first and need none.
     """
     count = len(messages)
     opening = next((at for at in reversed(range(count)) if messages[at].text.startswith(OPEN_NOTES)), count)

@@ -1,5 +1,5 @@
-"""Reads answers of chat completions, whole or in deltas, for what they mean; `completions.toml` has what differs. What
-is the provider's own is opaque: joined, bounded, never read. What cannot be read raises one of `MALFORMED`.
+"""Reads answers of chat completions, whole or in deltas; `completions.toml` has the differences between providers.
+Their own fields are opaque: joined, bounded, never read. Unreadable answers raise one of `MALFORMED`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -121,7 +121,7 @@ class _OpenCall:
 
 
 def _new_pieces(calls: Iterable[_OpenCall]) -> Iterator[CallPiece]:
-    """Yields what has come of the calls. A first piece waits for another: that may begin with the same again."""
+    """Yields the new pieces of the calls. A first piece waits for another: that may begin with the same again."""
     for call in calls:
         if call.name and not call.is_cumulative and len(call.args) > call.passed_on:
             yield CallPiece(call.at, sendable_name(call.name), call.args[call.passed_on :])
@@ -163,17 +163,17 @@ class CompletionReader:
         self._response_id = body.get("id") or self._response_id
 
     def _add_message(self, message: Mapping[str, Any]) -> AnswerPart:
-        given = message.get("tool_calls") or ()
-        touched = [self._add_call(call, position) for position, call in enumerate(given)]
-        if not given and (legacy := message.get("function_call")):
+        calls = message.get("tool_calls") or ()
+        touched = [self._add_call(call, position) for position, call in enumerate(calls)]
+        if not calls and (legacy := message.get("function_call")):
             self._add_call({"index": 0, "function": legacy}, 0)
         for name, value in foreign_fields(message, MESSAGE_FIELDS).items():
             self._opaque[name] = joined(self._opaque.get(name), value, name)
         words = self._words(message)
-        return replace(words, pieces=list(_new_pieces(touched))) if given else words
+        return replace(words, pieces=list(_new_pieces(touched))) if calls else words
 
     def closing(self, made_by: str) -> AnswerPart:
-        """Returns what an answer says beside its words."""
+        """Returns the last part of an answer, with all but its words."""
         text = "".join(self._texts) if self.wants_thinking and self._calls else ""
         thought = {"content": text} if "<think>" in text else {}
         opaque = within_bounds({**self._opaque, **thought}, [call.opaque for call in self._calls])
@@ -196,9 +196,9 @@ class CompletionReader:
         reasoning = next((plain_words(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
         thought = _texts(parts, _FIELDS["reasoning_parts"]) if parts else ""
         if thought or "content" in self._opaque:
-            told = parts or ({"type": "text", "text": text},)  # thinking among parts goes back among them
-            said = [part for part in told if part != {"type": "text", "text": ""} and not image_in(part)]
-            self._opaque["content"] = joined(self._opaque.get("content"), said)
+            blocks = parts or ({"type": "text", "text": text},)  # thinking among parts goes back among them
+            kept = [part for part in blocks if part != {"type": "text", "text": ""} and not image_in(part)]
+            self._opaque["content"] = joined(self._opaque.get("content"), kept)
         self.has_begun = self.has_begun or bool(text or reasoning or thought or images or self._calls)
         self._texts += [text] * self.wants_thinking
         return AnswerPart(text, reasoning + thought, images=images, usage=self._usage)
@@ -249,7 +249,7 @@ class CompletionReader:
 
 
 def plain_words(value: object) -> str:
-    """Returns the words of a text, or of what holds texts."""
+    """Returns the words of a text, or of a structure of texts."""
     match value:
         case str():
             return value
@@ -267,18 +267,18 @@ def _texts(parts: Iterable[Any], fields: Mapping[str, str]) -> str:
 
 
 def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
-    """Returns None for what counts nothing: an answer takes at least one token."""
+    """Returns None if nothing was counted: an answer takes at least one token."""
     if not isinstance(usage, dict):
         return None
-    given, made = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
-    if not given and not made:
+    input_tokens, output_tokens = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+    if not input_tokens and not output_tokens:
         return None
-    if given:  # xAI and Google count what the model thought in the total only
-        made = max(made, token_count(usage.get("total_tokens")) - given)
+    if input_tokens:  # xAI and Google count what the model thought in the total only
+        output_tokens = max(output_tokens, token_count(usage.get("total_tokens")) - input_tokens)
     return UsageMetadata(
-        input_tokens=given,
-        output_tokens=made,
-        total_tokens=given + made,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens,
         input_token_details=InputTokenDetails(
             cache_read=_counted(usage, _FIELDS["cached_tokens"]),
             cache_creation=_counted(usage, _FIELDS["cache_write_tokens"]),

@@ -43,7 +43,7 @@ _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be use
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
-    """What is None is not sent."""
+    """Options of None are not sent."""
 
     model: str  # the name without the provider's prefix
     api_key: SecretStr | None
@@ -103,7 +103,7 @@ class ProviderOptions:
 
     @property
     def secrets(self) -> Collection[str]:
-        """Returns what must not be told if a provider repeats it: extra headers, the keys and what they become."""
+        """Returns the texts to hide if a provider repeats them: extra headers, the keys and their derived forms."""
         never_told = self.keys.never_told if self.keys else {self.key} if self.api_key else set[str]()
         never_told.update(header_secrets(self.extra_headers.values()))
         return never_told
@@ -189,7 +189,7 @@ def before_requests(options: ProviderOptions) -> list[RequestHook]:
 
 @dataclass(eq=False, repr=False)
 class Endpoint:
-    """What it refuses or misses is remembered for as long as the process lives."""
+    """The parameters that it refuses, and parts that it misses, are remembered while the process lives."""
 
     client: httpx2.AsyncClient
     refusals: RefusalReader
@@ -204,8 +204,8 @@ class Endpoint:
 
     async def events(self, body: RequestBody, *, forget: Collection[str] = ()) -> AsyncGenerator[dict[str, Any]]:
         """Yields the events of an answer, or a whole one. Raises as `ask` does. It is asked for again without what the
-        endpoint refuses, or with what it misses; what is refused of those in `forget` is left out of this request
-        alone. The last event is empty if the provider said that it is complete.
+        endpoint refuses, or with what it misses; a refused one in `forget` is left out of this request alone. The last
+        event is empty if the provider said that it is complete.
         """
         learned, has_begun = self._learned, False
         while True:
@@ -304,15 +304,15 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yields the data of each event."""
     pending = bytearray()
     data: list[bytes] = []
-    held = 0
+    kept = 0
     async for piece in pieces:
         pending += piece
-        if not held and b"\n" not in piece and b"\r" not in piece:
+        if not kept and b"\n" not in piece and b"\r" not in piece:
             continue
         whole = bytes(pending)
-        held = 1 if whole.endswith(b"\r") else 0  # the other half of this line end may be in the next piece
-        *lines, rest = _LINE_END.split(whole[: len(whole) - held])
-        pending = bytearray(rest + whole[len(whole) - held :])
+        kept = 1 if whole.endswith(b"\r") else 0  # the other half of this line end may be in the next piece
+        *lines, rest = _LINE_END.split(whole[: len(whole) - kept])
+        pending = bytearray(rest + whole[len(whole) - kept :])
         for line in lines:
             if not line and data:
                 yield b"\n".join(data)

@@ -67,5 +67,5 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
         await package_model.aclose()
 
 
-def _finish_reason(told: Mapping[str, Any]) -> str | None:
-    return "SAFETY" if (told.get("prompt_feedback") or {}).get("block_reason") else told.get("finish_reason")
+def _finish_reason(metadata: Mapping[str, Any]) -> str | None:
+    return "SAFETY" if (metadata.get("prompt_feedback") or {}).get("block_reason") else metadata.get("finish_reason")

@@ -1,5 +1,5 @@
-"""LangChain's own models, bounded and with our errors. A Dialect is what differs between the packages. An answer whose
-blocks are more than words and calls goes back block by block, with our ids and names of its calls.
+"""LangChain's own models, bounded and with our errors. A Dialect has the differences between the packages. An answer
+whose blocks are more than words and calls goes back block by block, with our ids and names of its calls.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
@@ -81,9 +81,9 @@ class AdaptedModel(reply.ProviderModel):
     async def answer(
         self, messages: Sequence[BaseMessage], options: reply.RequestOptions, *, is_streamed: bool
     ) -> AsyncGenerator[reply.AnswerPart]:
-        """Asks again without what is refused of the parameters."""
+        """Asks again without refused parameters."""
         reader = AnswerReader(self.dialect, self.by)
-        given = self.dialect.with_cache_marks([given_back(each, self.dialect, self.by) for each in messages])
+        request = self.dialect.with_cache_marks([given_back(each, self.dialect, self.by) for each in messages])
         model, (parameters, clients) = self._with_tools(options), self._parameters(options)
         # What is refused of a client's options is not remembered: other values may be welcome.
         refused = frozenset(self._refused - clients)
@@ -93,7 +93,7 @@ class AdaptedModel(reply.ProviderModel):
                 sent["extra_body"] = merged({name: sent[name] for name in self.extra.keys() & sent.keys()}, self.extra)
             is_whole = self.dialect.asks_for_whole_answers and (not is_streamed or "stream" in refused)
             try:
-                async with aclosing(self._received(model, given, reader, sent, is_whole=is_whole)) as received:
+                async with aclosing(self._received(model, request, reader, sent, is_whole=is_whole)) as received:
                     async for message in received:
                         self._refused |= refused - clients  # kept only once it has helped
                         part = reader.add(message)
@@ -112,20 +112,20 @@ class AdaptedModel(reply.ProviderModel):
 
     def _parameters(self, options: reply.RequestOptions) -> tuple[dict[str, Any], frozenset[str]]:
         """Returns the parameters of a request, and those of them that a client has a say in."""
-        given, most = dict(options.sampling), self.dialect.most_output
-        if "max_tokens" in given:
-            given[most] = given.pop("max_tokens")
-        is_clients = bool(given)
+        parameters, most = dict(options.sampling), self.dialect.most_output
+        if "max_tokens" in parameters:
+            parameters[most] = parameters.pop("max_tokens")
+        is_clients = bool(parameters)
         if options.schema is not None and self.dialect.schema_parameters is not None:
-            given |= self.dialect.schema_parameters(options.schema)
+            parameters |= self.dialect.schema_parameters(options.schema)
             is_clients |= not options.schema.get("strict")
-        clients = frozenset(given) if is_clients else frozenset[str]()
-        wanted = given.get(most) or self.parameters.get(most) or getattr(self.package_model, most, None)
-        if options.most_output and wanted:
-            given[most] = min(wanted, options.most_output)
+        clients = frozenset(parameters) if is_clients else frozenset[str]()
+        limit = parameters.get(most) or self.parameters.get(most) or getattr(self.package_model, most, None)
+        if options.most_output and limit:
+            parameters[most] = min(limit, options.most_output)
         if options.cache_key is not None:
-            given[reply.CACHE_KEY] = options.cache_key
-        return {**self.parameters, **given}, clients
+            parameters[reply.CACHE_KEY] = options.cache_key
+        return {**self.parameters, **parameters}, clients
 
     def _with_tools(self, options: reply.RequestOptions) -> Any:
         choices, chosen = self.dialect.choices, options.tool_choice
@@ -135,14 +135,14 @@ class AdaptedModel(reply.ProviderModel):
         return self.package_model.bind_tools([self.dialect.offered(tool) for tool in options.tools], **choice)
 
     async def _received(
-        self, model: Any, given: list[BaseMessage], reader: "AnswerReader", sent: Mapping[str, Any], *, is_whole: bool
+        self, model: Any, request: list[BaseMessage], reader: "AnswerReader", sent: Mapping[str, Any], *, is_whole: bool
     ) -> AsyncGenerator[AIMessage]:
         """Raises ModelFailure or TimeoutError."""
         try:
             if is_whole:
-                yield await model.ainvoke(given, **sent)
+                yield await model.ainvoke(request, **sent)
                 return
-            async with aclosing(model.astream(given, **sent)) as chunks:
+            async with aclosing(model.astream(request, **sent)) as chunks:
                 async for chunk in chunks:
                     reply.SIGN_OF_LIFE.get()()  # also of a model that comes with an HTTP client of its own
                     yield chunk
@@ -155,10 +155,10 @@ class AdaptedModel(reply.ProviderModel):
                 raise refusals.NotAnAnswer from error
             raise refusals.ProviderUnreachable from error
         except self.dialect.errors as error:
-            told = self.dialect.refusal(error) or _from_library(error)
-            if told is None:
+            refusal = self.dialect.refusal(error) or _from_library(error)
+            if refusal is None:
                 raise
-            raise told from error
+            raise refusal from error
         if self.dialect.says_why and reader.finish_reason is None:
             raise refusals.NotAnAnswer
 
@@ -181,7 +181,7 @@ _OF_LIBRARIES: Final[Mapping[str, type[Exception]]] = {  # errors of providers' 
 
 
 def _from_library(error: Exception) -> Exception | None:
-    """Returns ProviderUnreachable, TimeoutError or a refusal for what a library raised, None for any other error."""
+    """Returns ProviderUnreachable, TimeoutError or a refusal for a library's error, None for any other error."""
     named = (_OF_LIBRARIES[kind.__name__]() for kind in type(error).__mro__ if kind.__name__ in _OF_LIBRARIES)
     status = getattr(error, "status_code", None)
     return next(named, refusals.ProviderRefusal(status) if isinstance(status, int) else None)
@@ -192,7 +192,7 @@ def of_langchain(model: BaseChatModel, max_answer_bytes: int) -> AdaptedModel:
     dialect = Dialect(
         name="",
         errors=(Exception,),
-        finish_reason=lambda told: told.get("finish_reason"),
+        finish_reason=lambda metadata: metadata.get("finish_reason"),
         says_why=False,
         asks_for_whole_answers=True,
     )
@@ -236,11 +236,11 @@ class AnswerReader:
         kept = [_without(block, _INPUTS.get(block["type"], frozenset())) for block in blocks]
         self._content = joined(self._content, kept)
         self._signatures |= message.additional_kwargs.get(self.dialect.signatures, {})
-        told = message.response_metadata
-        if reason := self.dialect.finish_reason(told):
+        metadata = message.response_metadata
+        if reason := self.dialect.finish_reason(metadata):
             self.finish_reason = why_ended(reason)
-        self._model = self._model or told.get("model_name") or told.get("model")
-        self._response_id = self._response_id or told.get("id")
+        self._model = self._model or metadata.get("model_name") or metadata.get("model")
+        self._response_id = self._response_id or metadata.get("id")
         if message.usage_metadata:
             self._usage = self.dialect.counted(self._usage, message.usage_metadata)
         return reply.AnswerPart(text, reasoning, pieces=pieces, images=images, usage=self._counted)
@@ -250,7 +250,7 @@ class AnswerReader:
         return self._usage if self._usage and (self._usage["input_tokens"] or self._usage["output_tokens"]) else None
 
     def closing(self) -> reply.AnswerPart:
-        """Returns what an answer says beside its words."""
+        """Returns the last part of an answer, with all but its words."""
         calls, content = self._with_opaque(), [_without(block, _OWN) for block in self._content]
         is_opaque = not all(map(_is_plain, content)) or any("signature" in call.opaque for call in calls)
         is_sent = self.made_by and size_of([content, *(call.opaque for call in calls)]) <= MAX_OPAQUE_BYTES
@@ -303,8 +303,8 @@ def given_back(message: BaseMessage, dialect: Dialect, made_by: str) -> BaseMess
     opaque = message.additional_kwargs.get(reply.OPAQUE)
     if opaque is None or opaque["by"] != made_by:
         return AIMessage(message.text or [], tool_calls=message.tool_calls)
-    given: Sequence[Mapping[str, Any]] = opaque["calls"]
-    calls = list(zip(message.tool_calls, given, strict=False))
+    parts: Sequence[Mapping[str, Any]] = opaque["calls"]
+    calls = list(zip(message.tool_calls, parts, strict=False))
     at_place = {extra["at"]: call for call, extra in calls if "at" in extra}
     content: list[str | dict[str, Any]] = []
     for at, block in enumerate(opaque["message"].get("content", ())):

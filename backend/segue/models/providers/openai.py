@@ -32,7 +32,7 @@ _MOST: Final = {"max_tokens", "max_completion_tokens"}  # what bounds an answer
 
 @dataclass
 class ChatCompletions(ProviderModel):
-    """`parameters` go into every request, and the `extra` ones whatever else would stand in their place."""
+    """`parameters` go into every request, and the `extra` ones override any others."""
 
     llm: str
     endpoint: Endpoint
@@ -44,7 +44,7 @@ class ChatCompletions(ProviderModel):
     async def answer(
         self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool
     ) -> AsyncGenerator[AnswerPart]:
-        """A proxy may stream also what is asked for as a whole."""
+        """A proxy may stream an answer that was asked for as a whole."""
         reader, is_complete, has_message = CompletionReader(form_of(self.llm).wants_thinking), False, False
         body = self._body(messages, options, is_streamed=is_streamed)
         # The parameters that a client has a say in. Which go under another name is remembered all the same.
@@ -66,16 +66,16 @@ class ChatCompletions(ProviderModel):
 
     def _body(self, messages: Sequence[BaseMessage], options: RequestOptions, *, is_streamed: bool) -> dict[str, Any]:
         sent = [wire_message(message, made_by=self.by) for message in messages]
-        given: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if is_streamed else {}
-        given |= options.sampling
+        parameters: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if is_streamed else {}
+        parameters |= options.sampling
         if options.tools:
-            given["tools"] = options.tools
-            given |= {} if options.tool_choice == "auto" else {"tool_choice": options.tool_choice}
+            parameters["tools"] = options.tools
+            parameters |= {} if options.tool_choice == "auto" else {"tool_choice": options.tool_choice}
         if options.schema is not None:
-            given["response_format"] = {"type": "json_schema", "json_schema": options.schema}
+            parameters["response_format"] = {"type": "json_schema", "json_schema": options.schema}
         if options.cache_key is not None:
-            given[CACHE_KEY] = options.cache_key
-        body = {"model": self.llm, "messages": sent, **self.parameters, **given}
+            parameters[CACHE_KEY] = options.cache_key
+        body = {"model": self.llm, "messages": sent, **self.parameters, **parameters}
         if self.extra:
             body = merged(body, self.extra)
         most = options.most_output
@@ -101,7 +101,7 @@ async def chat_completions(options: ProviderOptions) -> AsyncIterator[ChatComple
 
 
 def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
-    """Returns a message as chat completions take it. What is opaque goes back to the endpoint that made it only."""
+    """Returns a message as chat completions take it. Opaque parts go back only to the endpoint that made them."""
     wire: dict[str, Any] = {"role": ROLES[message.type], "content": message.content}
     match message:
         case HumanMessage() if isinstance(message.content, list):
@@ -113,11 +113,11 @@ def wire_message(message: BaseMessage, *, made_by: str) -> dict[str, Any]:
             if opaque is not None and opaque["by"] != made_by:
                 opaque = None
             if message.tool_calls:
-                given, calls = (opaque["calls"] if opaque else ())[: len(message.tool_calls)], message.tool_calls
+                extras, calls = (opaque["calls"] if opaque else ())[: len(message.tool_calls)], message.tool_calls
                 functions = ({"name": each["name"], "arguments": write_json(each["args"]).decode()} for each in calls)
                 wire["tool_calls"] = [
                     {"id": call["id"], "type": "function", "function": function, **(extra or {})}
-                    for call, function, extra in zip_longest(calls, functions, given)
+                    for call, function, extra in zip_longest(calls, functions, extras)
                 ]
             if opaque:
                 wire |= opaque["message"]

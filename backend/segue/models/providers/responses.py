@@ -53,7 +53,7 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
                 name="openai",
                 errors=(openai.APIError, ValueError),
                 refusal=lambda error: _refusal(refusals, error),
-                finish_reason=lambda told: (told.get("incomplete_details") or {}).get("reason") or told.get("status"),
+                finish_reason=lambda meta: (meta.get("incomplete_details") or {}).get("reason") or meta.get("status"),
                 # A schema is taken as it is: this API would make every argument required.
                 offered=lambda tool: {**tool, "function": {**tool["function"], "strict": False}},
                 schema_parameters=_schema if options.structured_output else None,
@@ -70,15 +70,17 @@ async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
     """Yields events. Arguments some models send only whole come as a piece: the package would call without them."""
     in_pieces = set[object]()  # the items whose arguments have come so
     async for data in events(pieces):
-        told = read_json(data) if _ARGUMENTS.encode() in data else {}
-        told = told if isinstance(told, dict) else {}
-        kind, item = told.get("type"), (told.get("item_id"), told.get("output_index"))
-        if kind == f"{_ARGUMENTS}.delta" and told.get("delta"):
+        event = read_json(data) if _ARGUMENTS.encode() in data else {}
+        event = event if isinstance(event, dict) else {}
+        kind, item = event.get("type"), (event.get("item_id"), event.get("output_index"))
+        if kind == f"{_ARGUMENTS}.delta" and event.get("delta"):
             in_pieces.add(item)
         is_piece = kind == f"{_ARGUMENTS}.done" and item not in in_pieces
-        read = write_json({**told, "type": f"{_ARGUMENTS}.delta", "delta": told.get("arguments")}) if is_piece else data
-        if read:
-            yield b"data: %b\n\n" % read.replace(b"\n", b" ")
+        out = (
+            write_json({**event, "type": f"{_ARGUMENTS}.delta", "delta": event.get("arguments")}) if is_piece else data
+        )
+        if out:
+            yield b"data: %b\n\n" % out.replace(b"\n", b" ")
 
 
 def _schema(schema: AnswerSchema) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _schema(schema: AnswerSchema) -> dict[str, Any]:
 
 
 def _refusal(refusals: RefusalReader, error: Exception) -> ProviderRefusal | None:
-    """Returns the error within an answer that an exception tells of, or None if it tells of none."""
+    """Returns the error within an answer that an exception carries, or None if it carries none."""
     if isinstance(error, openai.APIError):
         return refusals.within({"error": error.body})
     found = _ERROR.match(str(error))

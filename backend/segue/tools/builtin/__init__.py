@@ -1,4 +1,4 @@
-"""How the service's own tools are defined, which is data: `definitions.toml` has what the model is told of each."""
+"""Definitions of the service's own tools, which are data: `definitions.toml` has each tool's text for the model."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,7 +15,7 @@ REFUSED: Final[Mapping[str, str]] = _TABLE["refused"]  # by tool
 
 def defined(name: str) -> ToolSpec:
     row = (_TABLE["built_in"] | _TABLE["of_engine"] | _TABLE["of_servers"])[name]
-    said = {key: value for key, value in row.items() if key not in ("args", "required", "is_open")}
+    fields = {key: value for key, value in row.items() if key not in ("args", "required", "is_open")}
     needed = {"required": row["required"]} if "required" in row else {}
     closed = {} if row.get("is_open") else {"additionalProperties": False}
-    return ToolSpec(name=name, input_schema={"type": "object", "properties": row["args"], **needed, **closed}, **said)
+    return ToolSpec(name=name, input_schema={"type": "object", "properties": row["args"], **needed, **closed}, **fields)

@@ -43,7 +43,7 @@ PROMISE: Final = defined("promise")
 
 
 class UserFacts(Protocol):
-    """What is known of users across sessions. `remember` and `forget` give None for what the user has not said."""
+    """Facts about users across sessions. `remember` and `forget` return None for words that the user has not said."""
 
     async def remember(
         self, owner: str, session_id: str, content: str, kind: MemoryKind, *, now: datetime, time_zone: str
@@ -63,8 +63,8 @@ class SearchSaid(Protocol):
 
 
 class Promises(Protocol):
-    """`make` gives the id and the first moment, None for what the user has not said. `rrule` counts from `at`. `end`
-    says whether there was such a promise. Both raise AppError for what cannot be.
+    """`make` returns the id and the first moment, None for words that the user has not said. `rrule` counts from `at`.
+    `end` says whether there was such a promise. Both raise AppError if it is impossible.
     """
 
     async def make(
@@ -168,12 +168,12 @@ def promise_tool(promises: Promises, groups: Collection[str] = ()) -> Tool:
             days = ",".join(map(str, range(DAYS_OF_EVERY_MONTH, day + 1)))
             rrule = f"{rrule};BYMONTHDAY={days};BYSETPOS=-1"  # of those that the month has the last one
         try:
-            made = await promises.make(context, what, at=at or context.now, rrule=rrule, until=until)
+            promised = await promises.make(context, what, at=at or context.now, rrule=rrule, until=until)
         except AppError as refused:
             raise ToolRetry(refused.detail) from None
-        if made is None:
+        if promised is None:
             raise ToolRetry(REFUSED["promise"])
-        promise_id, first = made
+        promise_id, first = promised
         return {"promise": promise_id, "show": f"⏰ {local_time(first, context.time_zone):%Y-%m-%d %H:%M} — {what}"}
 
     return Tool(PROMISE, run, audience=Audience(groups=frozenset(groups)) if groups else None)
