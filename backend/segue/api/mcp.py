@@ -54,7 +54,7 @@ class McpServerList:
 async def list_mcp_servers(services: ServicesDep, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
     """Lists the MCP servers as this process sees them: each process has its own connections. For the scope `ops`."""
     mcp = services.mcp
-    return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.ignored))
+    return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.config.ignored))
 
 
 @router.post("/{mcp_server:path}/reconnect", status_code=202, responses=problems("forbidden"))

@@ -108,10 +108,6 @@ class McpServers:
         """Returns by server the tools that mcp.json names and the server does not list, with the keys."""
         return {server.name: server.unknown for server in self._shared() if server.unknown}
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        return self.config.ignored
-
     def awaited_prefixes(self) -> tuple[str, ...]:
         """Returns the prefixes of tools of servers that are not connected."""
         return tuple(server.config.prefix for server in self.servers if server.state != "ready")

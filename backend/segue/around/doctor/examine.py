@@ -231,8 +231,8 @@ def _look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str
         return []
     if servers.refused:
         report.add("mcp.refused", why=servers.refused)
-    if servers.ignored:
-        report.add("mcp.ignored", keys="; ".join(servers.ignored))
+    if servers.config.ignored:
+        report.add("mcp.ignored", keys="; ".join(servers.config.ignored))
     for name, unknown in servers.unknown_tools().items():
         report.add("mcp.unknown_tools", server=name, tools=", ".join(unknown))
     specs, parts = [tool.spec for tool in servers.tools()], []
