@@ -45,7 +45,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of the turns whose messages were accepted in a period."""
+    """Of the turns whose messages were accepted in some time."""
 
     accepted: Annotated[int, doc("All of them, however they stand.")] = 0
     queued: Annotated[int, doc("Those that wait.")] = 0
@@ -73,7 +73,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class OfModel:
-    """Figures of one model's calls for one agent."""
+    """What one model did for one agent."""
 
     agent: Annotated[str | None, doc("The agent that answered; null for turns that no process has begun.")]
     model: Annotated[str | None, doc("The model that answered last; null for turns without an answer.")]
@@ -239,7 +239,7 @@ _FIGURES = _grouped()
 
 @dataclass(frozen=True, slots=True)
 class UserOverview:
-    """A user's sessions, facts and keys, and today's usage. A day is one in UTC."""
+    """What a user has, and what today took. A day is one in UTC."""
 
     user: Annotated[str, doc("Who.")]
     keys: Annotated[int, doc("API keys that work.")]

@@ -34,7 +34,7 @@ Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The tool or the model that a turn waits for."""
+    """What a turn waits for: a tool, or a model."""
 
     kind: Annotated[Literal["tool", "model"], doc("Which of the two it is.")]
     name: Annotated[str, doc("The tool's name, or the model's.")]
@@ -43,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class OpsTurn:
-    """A turn of any user, without its messages."""
+    """A turn of any user, without what was said in it."""
 
     turn_id: Annotated[str, doc("Begins with `turn_`.")]
     session_id: Annotated[str, doc("The session it is in.")]

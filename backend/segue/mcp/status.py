@@ -40,7 +40,7 @@ class McpServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class PromptArgument:
-    """A value that a prompt is filled with."""
+    """What a prompt is filled with."""
 
     name: Annotated[str, doc("For `arguments`.")]
     description: Annotated[str, doc("What it is, in the server's words.")]
@@ -68,7 +68,7 @@ class PromptMessage:
 
 @dataclass(frozen=True, slots=True)
 class FilledPrompt:
-    """The message in the server's words. Nothing was sent: that is up to the user."""
+    """What to say, as the server words it. Nothing was sent: that is the user's."""
 
     description: Annotated[str, doc("What it is for.")]
     messages: Annotated[list[PromptMessage], doc("The messages, in their order.")]
@@ -84,7 +84,7 @@ class BegunLogin:
 
 @dataclass(frozen=True, slots=True)
 class McpLogin:
-    """A user's login at a server that asks for one. No token is in it."""
+    """How a user stands with a server that asks for a login. No token is in it."""
 
     server: Annotated[str, doc("Its name in mcp.json.")]
     state: Annotated[Literal["logged_in", "logged_out"], doc("Whether the caller is logged in there.")]

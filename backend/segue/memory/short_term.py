@@ -16,7 +16,7 @@ MAX_REFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class ShortTermMemory:
-    """The working memory of a session, as its last turn left it."""
+    """The working memory of a session: what its last turn left behind."""
 
     session_id: Annotated[str, doc("The session.")]
     turn_id: Annotated[str, doc("The turn that left it.")]

@@ -42,7 +42,7 @@ class Uses(Given):
 
 
 class Sum(Given):
-    """The most that the values of one argument may add up to over all uses."""
+    """What the values of one argument may come to over all uses."""
 
     path: Annotated[ArgumentPath, doc("Of a number that is not negative.")]
     max: Annotated[Number, Field(ge=0), doc("At most.")]
@@ -68,7 +68,7 @@ class Terms(Given):
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One use of a mandate."""
+    """What a mandate was used for."""
 
     total: Annotated[int, doc("How often.")]
     today: Annotated[int, doc("How often on this day in `time_zone`.")]

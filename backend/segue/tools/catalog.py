@@ -87,7 +87,7 @@ def _invalid(why: str) -> AppError:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A tool as its server defines it."""
+    """What a server says of a tool."""
 
     description: Annotated[str, doc("What the model is told of it.")]
     input_schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]

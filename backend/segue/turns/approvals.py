@@ -32,7 +32,7 @@ ApprovalStatus = Literal["waiting", "asked", "decided"]
 
 @dataclass(frozen=True, slots=True)
 class ApprovalMessage:
-    """A message of the session."""
+    """What was said in the session."""
 
     role: Annotated[str, doc("`user` or `assistant`.")]
     content: Annotated[str, doc("How it begins: 4,000 characters at most.")]

@@ -169,7 +169,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that is sent at set times."""
+    """A message that is said at set times."""
 
     id: Annotated[str, doc("Begins with `sch_`.")]
     session_id: Annotated[str | None, doc("Where it is said; null for a new session each time.")]

@@ -49,7 +49,7 @@ _EVENT_ID: Final = re.compile(r"[\x21-\x7e]{1,150}")
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A message that is sent for each event that comes to its address."""
+    """A message that is said for each event that comes to its address."""
 
     id: Annotated[str, doc("Begins with `trg_`.")]
     url: Annotated[str, doc("Where its events are sent to.")]

@@ -28,7 +28,7 @@ CLI: Final = Operator("cli")  # who acts at the command line
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An act of an operator or a user."""
+    """What an operator did."""
 
     seq: Annotated[int, doc("Grows with every act.")]
     at: Annotated[datetime, doc("When.")]

@@ -56,7 +56,7 @@ _KEYS: dict[Group, sa.ColumnElement[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """The use in a group."""
+    """What was used in a group."""
 
     key: Annotated[str | None, doc("The day, model, session, user, group, or agent of the session now; null for none.")]
     llm_calls: Annotated[int, doc("Calls of a model.")]
