@@ -213,10 +213,10 @@ def _offline_model() -> ProviderModel:
 async def _stores(stack: AsyncExitStack, settings: Settings) -> OpenStores:
     """Raises AppError if embedded servers do not start, or the database cannot be migrated or should have been."""
     urls = await stack.enter_async_context(server_urls(settings.database_url, settings.redis_url, settings.data_dir))
-    told = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
+    webhook = Outbox(settings.webhook_content).options if settings.webhook_url is not None else {}
     signed = options_of(settings.receipt_key)
     pools = {"writing": WRITING_CONNECTIONS, "reading": READING_CONNECTIONS}
-    stores = open_clients(stack, urls, pooler=settings.database_pooler, **pools, options={**told, **signed})
+    stores = open_clients(stack, urls, pooler=settings.database_pooler, **pools, options={**webhook, **signed})
     await ensure_schema(stores.database, urls.database_url, migrates=settings.migrate_on_start)
     if len(keys := settings.mcp_token_keys) > 1:  # a process that does not know the first opens no secret from now on
         from segue.mcp.oauth.login_tokens import Seal, reseal  # noqa: PLC0415 (cryptography is slow to import)

@@ -107,8 +107,8 @@ def _shown(found: Approval, language: str) -> Iterator[str]:
         lines = escape("\n".join(CallView(language, None).lines(step.args or {})))
         yield f"<pre><b>{_text(step.tool or '')}</b>\n{lines}</pre>"
         yield f"<p><small>{'<br>'.join(map(_text, _origins(step, found.asker)))}</small></p>"
-    told = filter(str.strip, _CALL.sub("", found.told or found.goal).replace("`", "").splitlines())
-    yield f"<blockquote>→ {'<br>'.join(map(_text, (found.asker, *told)))}</blockquote>"
+    sentences = filter(str.strip, _CALL.sub("", found.told or found.goal).replace("`", "").splitlines())
+    yield f"<blockquote>→ {'<br>'.join(map(_text, (found.asker, *sentences)))}</blockquote>"
     for message in found.messages:
         lines = escape("\n".join(quoted(message.content)))
         name = found.asker if message.role == "user" else message.role

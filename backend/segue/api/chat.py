@@ -97,8 +97,8 @@ def fingerprint_of(button: Button) -> tuple[str | int, ...]:
     """Returns what has to be the same in a second request with the same idempotency key."""
     more = canonical_args(button.args) if button.args is not None else button.message or None
     answer = f"answer {canonical_args(button.answer)}" if button.answer is not None else None
-    said = (each for each in (more, button.remember, answer) if each is not None)
-    return (button.decision, button.version, *said, *sorted(button.chosen or ()))
+    details = (each for each in (more, button.remember, answer) if each is not None)
+    return (button.decision, button.version, *details, *sorted(button.chosen or ()))
 
 
 async def _client(

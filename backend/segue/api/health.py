@@ -71,8 +71,8 @@ async def _look_at_mcp(services: Services) -> Ready:
     if not anyone_operates:
         return {"mcp": {name: state.partition(":")[0] for name, state in services.mcp.states().items()}}
     down = [each for each in services.mcp.statuses() if each.state != "ready"]
-    said = {each.name: "\n".join(each.stderr[-STDERR_SHOWN:]) for each in down if each.stderr}
-    return {"mcp": services.mcp.states(), **({"mcp_stderr": said} if said else {})}
+    stderr = {each.name: "\n".join(each.stderr[-STDERR_SHOWN:]) for each in down if each.stderr}
+    return {"mcp": services.mcp.states(), **({"mcp_stderr": stderr} if stderr else {})}
 
 
 @metrics_router.get(

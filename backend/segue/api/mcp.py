@@ -112,9 +112,9 @@ async def finish_mcp_login(request: Request) -> Response:
         return _page("This is no login", "It names no login that was begun here.", 400)
     try:
         if request.method == "GET" and given["code"] and not given["error"]:
-            asked = await services.mcp.logins.begun(state)
-            text = f"What {asked.owner} does here will reach your account there. Close this page if that is not you."
-            return _page(f"Log {asked.owner} in at {asked.server}?", text, 200, _YES)
+            login = await services.mcp.logins.begun(state)
+            text = f"What {login.owner} does here will reach your account there. Close this page if that is not you."
+            return _page(f"Log {login.owner} in at {login.server}?", text, 200, _YES)
         finished = await services.mcp.logins.finish(state, **given)
     except LoginRefused as refused:
         return _page("You are not logged in", str(refused), 400)

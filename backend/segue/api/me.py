@@ -174,6 +174,6 @@ async def get_usage(
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    asked = query.paging.behind(schemas.BY_NAME, "after")
-    found = await services.read(list_usage, owner, first=first, last=last, by=query.group, **asked)
+    position = query.paging.behind(schemas.BY_NAME, "after")
+    found = await services.read(list_usage, owner, first=first, last=last, by=query.group, **position)
     return query.paging.page(found, lambda item: item.key or "")

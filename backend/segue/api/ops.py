@@ -152,8 +152,8 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
     if words:
         async with services.database.transaction() as connection:
             await record_act(connection, operator, "read_session", session_id=session_id)
-            said = await list_messages(connection, owner, session_id, limit=MESSAGES_SHOWN, newest_first=True)
-        content = OpsContent(session.title, session.metadata, session.pending_plan, said)
+            messages = await list_messages(connection, owner, session_id, limit=MESSAGES_SHOWN, newest_first=True)
+        content = OpsContent(session.title, session.metadata, session.pending_plan, messages)
     states, plan = await services.tools.session_states(session_id, owner, words=words), session.pending_plan
     steps = tuple(OpsStep(step.id, step.status, step.tool) for step in plan.steps) if plan else ()
     return OpsSession(

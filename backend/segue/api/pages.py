@@ -114,9 +114,9 @@ def _finished(document: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
     """The first sentence of an endpoint's docstring is the summary, the others are the description."""
-    if (said := _SENTENCE.fullmatch(operation.pop("description", ""))) is not None:
-        operation["summary"] = " ".join(said[1].split())
-        operation |= {"description": said[2]} if said[2] else {}
+    if (sentence := _SENTENCE.fullmatch(operation.pop("description", ""))) is not None:
+        operation["summary"] = " ".join(sentence[1].split())
+        operation |= {"description": sentence[2]} if sentence[2] else {}
     codes = codes_of(method, operation)
     kind, media_type, schema = "A problem (RFC 9457).", PROBLEM_TYPE, "Problem"
     if path.startswith(OPENAI_PATHS):

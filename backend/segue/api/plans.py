@@ -81,8 +81,8 @@ async def get_approvals(
     """Lists what waits for the caller's yes: in all their sessions and, by the rules of agents, in those of others. The
     newest plan first.
     """
-    asked = {"now": services.clock(), "status": status, **paging.behind(_POSITION)}
-    return paging.page(await services.read(list_approvals, identity, **asked), lambda each: each.plan_id)
+    options = {"now": services.clock(), "status": status, **paging.behind(_POSITION)}
+    return paging.page(await services.read(list_approvals, identity, **options), lambda each: each.plan_id)
 
 
 @approvals_router.post(
@@ -106,10 +106,10 @@ async def decide_several(
     """Decides on plans of several sessions. All are accepted, or none: then the problem's `session_id` says which could
     not be. The turns are those of `items`, in their order.
     """
-    wanted = {each.session_id: each.button for each in body.items}
-    if len(wanted) < len(body.items):
+    buttons = {each.session_id: each.button for each in body.items}
+    if len(buttons) < len(body.items):
         raise InvalidRequest("A session is named twice. It has one plan at most, and a decision is made once.")
-    admitted = await services.turns.decide_several(caller, wanted, origin=origin)
+    admitted = await services.turns.decide_several(caller, buttons, origin=origin)
     turns = [admitted[each.session_id] for each in body.items]
     return Page([AcceptedTurn(each.turn.turn_id, each.status, events_url(http, each.turn)) for each in turns], None)
 
@@ -165,8 +165,8 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
     """Lists the tools that need not ask again in this session, because a decision said so. By name."""
     listed = session_id, services.tools.tools()
-    asked = paging.behind(schemas.BY_NAME, "after")
-    found = await services.read_in(caller, session_id, mandates.list_grants, *listed, **asked)
+    position = paging.behind(schemas.BY_NAME, "after")
+    found = await services.read_in(caller, session_id, mandates.list_grants, *listed, **position)
     return paging.page(found, lambda grant: grant.tool)
 
 

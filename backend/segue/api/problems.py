@@ -161,8 +161,8 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
         headers |= error_headers(error)
         body = error_body(error, more.get("errors", ()))
         return Response(orjson.dumps(body), error.status, headers, media_type="application/json")
-    told = orjson.dumps({**error.problem, "request_id": request_id, **more})
-    return Response(told, error.status, headers, media_type=PROBLEM_TYPE)
+    content = orjson.dumps({**error.problem, "request_id": request_id, **more})
+    return Response(content, error.status, headers, media_type=PROBLEM_TYPE)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -180,10 +180,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 (the same)
-    told = _of_status(error.status_code, error.detail)
-    if told.detail == told.title:  # Starlette's own
-        told.detail = _DETAILS.get(told.status, told.title)
-    response = _problem(request, told)
+    problem = _of_status(error.status_code, error.detail)
+    if problem.detail == problem.title:  # Starlette's own
+        problem.detail = _DETAILS.get(problem.status, problem.title)
+    response = _problem(request, problem)
     response.headers.update(error.headers or {})
     if error.status_code == 405:  # noqa: PLR2004 (Starlette names the methods of one route)
         others = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
@@ -221,9 +221,9 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def cut_off(request: Request) -> Response:
     """Returns what a request gets that the end of its process cuts off."""
-    told = turn_errors.of("turn_interrupted")
-    told.detail = "This process is stopping. Repeat the request, with the same Idempotency-Key if it had one."
-    return _beyond_middleware(request, _problem(request, told))
+    error = turn_errors.of("turn_interrupted")
+    error.detail = "This process is stopping. Repeat the request, with the same Idempotency-Key if it had one."
+    return _beyond_middleware(request, _problem(request, error))
 
 
 def _beyond_middleware(request: Request, problem: Response) -> Response:

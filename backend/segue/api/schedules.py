@@ -108,8 +108,8 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
     given["groups"] = list(origin.groups)
     async with services.database.transaction() as connection:
         most = services.settings.schedules_per_user
-        made = await schedules.make_schedule(connection, caller, given, first=first, limit=most, now=now)
-        return await schedules.get_schedule(connection, caller, made)
+        schedule_id = await schedules.make_schedule(connection, caller, given, first=first, limit=most, now=now)
+        return await schedules.get_schedule(connection, caller, schedule_id)
 
 
 @router.get("")

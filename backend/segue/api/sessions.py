@@ -68,15 +68,15 @@ async def create_session(client: ClientDep, body: schemas.NewSession = PLAIN) ->
     return await make_session(client, body)
 
 
-async def make_session(client: ClientRequest, asked: schemas.NewSession) -> Session:
+async def make_session(client: ClientRequest, wishes: schemas.NewSession) -> Session:
     """Returns the session that the request's Idempotency-Key has made, or makes one."""
     services, caller, database = client.services, client.caller, client.services.database
-    given = {name: getattr(asked, name) for name in ("title", "agent", "language", "metadata")}
-    given["time_zone"] = asked.time_zone or services.settings.session_time_zone
+    given = {name: getattr(wishes, name) for name in ("title", "agent", "language", "metadata")}
+    given["time_zone"] = wishes.time_zone or services.settings.session_time_zone
     name = f"once:{client.idempotency_key}" if client.idempotency_key else None
     async with database.transaction() if name else database.autocommit() as connection:
-        if name and (made := await session_store.find_named(connection, caller, name)):
-            return made
+        if name and (existing := await session_store.find_named(connection, caller, name)):
+            return existing
         session = await session_store.create_session(connection, caller, now=services.clock(), **given)
         if name and not await session_store.name_session(connection, caller, name, session.id):
             detail = "Another request with this Idempotency-Key has just made it. Repeat this one to read it."

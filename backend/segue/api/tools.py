@@ -257,9 +257,9 @@ async def list_tool_results(
     status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
 ) -> schemas.Page[ToolCall | UnreadableCall]:
     """Lists the calls of tools in a session. Newest first, without their results."""
-    asked = {"tool": tool, "turn_id": turn_id, "status": status, **paging.behind(_RESULT_POSITION)}
+    options = {"tool": tool, "turn_id": turn_id, "status": status, **paging.behind(_RESULT_POSITION)}
     of = caller, session_id
-    return paging.page(await services.read_in(*of, results.list_calls, *of, **asked), lambda call: call.tool_call_id)
+    return paging.page(await services.read_in(*of, results.list_calls, *of, **options), lambda call: call.tool_call_id)
 
 
 @results_router.get("/{tool_call_id}", response_model=LoadedResult, responses={**ONE_PART, **OF_RESULTS})

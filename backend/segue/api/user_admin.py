@@ -113,10 +113,10 @@ async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops
         raise InvalidRequest("`expires_at` has to be later than now.")
     async with services.database.transaction() as connection:
         scopes, until = body.scopes, body.expires_at
-        made = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
-        details = {"key_id": made.key.id, "user": body.user, "scopes": made.key.scopes}
+        new_key = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
+        details = {"key_id": new_key.key.id, "user": body.user, "scopes": new_key.key.scopes}
         await record_act(connection, ops, "create_key", details=details)
-    return _shown_new(made, now)
+    return _shown_new(new_key, now)
 
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_ROTATE)
@@ -130,11 +130,11 @@ async def rotate_api_key(
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
         _refuse_more_than(ops, old.identity)
-        made = await rotate_key(connection, old, overlap=overlap, now=now)
-        details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
+        new_key = await rotate_key(connection, old, overlap=overlap, now=now)
+        details = {"key_id": key_id, "user": old.owner, "by": new_key.key.id}
         await record_act(connection, ops, "rotate_key", details=details)
     keys.forget(key_id)
-    return _shown_new(made, now)
+    return _shown_new(new_key, now)
 
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
@@ -161,8 +161,8 @@ def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
     return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in _OF_KEY})
 
 
-def _shown_new(made: NewKey, now: datetime) -> OpsNewKey:
-    return OpsNewKey(_shown_key(made.key, now), made.secret)
+def _shown_new(new_key: NewKey, now: datetime) -> OpsNewKey:
+    return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,12 +366,12 @@ async def _ours(connection: AsyncConnection) -> list[str]:
 
 
 async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: OnProgress) -> None:
-    made = {row["table_name"] for row in await driver.fetch(_TABLES, SCHEMA)} - {"alembic_version"}
-    if made != manifest.tables.keys():
+    tables = {row["table_name"] for row in await driver.fetch(_TABLES, SCHEMA)} - {"alembic_version"}
+    if tables != manifest.tables.keys():
         raise unreadable(str(archive.filename), f"it has other tables than {manifest.revision}")
     for name, table in manifest.tables.items():
         await _fill_table(driver, archive, name, table, progress)
-    await driver.execute(f"ANALYZE {', '.join(f'{SCHEMA}.{name}' for name in made)}", timeout=SWAP_TIMEOUT_S)
+    await driver.execute(f"ANALYZE {', '.join(f'{SCHEMA}.{name}' for name in tables)}", timeout=SWAP_TIMEOUT_S)
 
 
 async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy, progress: OnProgress) -> None:

@@ -218,10 +218,10 @@ class Tools:
             shown = form(plan, whole)
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 state = json.dumps([answer["turn_id"], plan["id"], plan["version"], fills_in(plan)])
-                asked: mcp_types.InputRequests = {FORM_ID: mcp_types.ElicitRequest(params=shown)}
-                return mcp_types.InputRequiredResult(input_requests=asked, request_state=state)
-            said = await ctx.session.elicit_form(shown.message, shown.requested_schema, ctx.request_id)
-            if (body := decision(said, plan["version"], filled_in=fills_in(plan))) is None:
+                requests: mcp_types.InputRequests = {FORM_ID: mcp_types.ElicitRequest(params=shown)}
+                return mcp_types.InputRequiredResult(input_requests=requests, request_state=state)
+            elicited = await ctx.session.elicit_form(shown.message, shown.requested_schema, ctx.request_id)
+            if (body := decision(elicited, plan["version"], filled_in=fills_in(plan))) is None:
                 break
             answer = await self._sent(ctx, session_id, "plan/decision", body, f"{plan['id']}:{plan['version']}")
         return self._shown(ctx, answer)
@@ -229,8 +229,8 @@ class Tools:
     async def _resumed(self, ctx: McpContext, session_id: str, state: str) -> ToolAnswer:
         """Goes on with what the person has said to the question of the round before."""
         turn_id, plan_id, version, filled_in = json.loads(state)
-        said = (ctx.input_responses or {}).get(FORM_ID)
-        body = decision(said, version, filled_in=filled_in) if isinstance(said, mcp_types.ElicitResult) else None
+        answer = (ctx.input_responses or {}).get(FORM_ID)
+        body = decision(answer, version, filled_in=filled_in) if isinstance(answer, mcp_types.ElicitResult) else None
         if body is not None:
             key = f"{plan_id}:{version}"
             return await self._settled(ctx, await self._sent(ctx, session_id, "plan/decision", body, key))
@@ -241,12 +241,12 @@ class Tools:
 
     def _shown(self, ctx: McpContext, answer: dict[str, Any]) -> mcp_types.CallToolResult:
         plan, waits = answer["plan"], None
-        text = said = answer["message"]["content"] if "message" in answer else "The user has not decided."
+        text = words = answer["message"]["content"] if "message" in answer else "The user has not decided."
         if waiting_step(plan) is not None:
-            asked = question(plan, self._whole(ctx, answer["session_id"]))
-            waits = Waits(plan_id=plan["id"], version=plan["version"], question=asked)
-            text += f"\n\nThis waits for a person's decision (decide_plan), until {plan['expires_at']}:\n{asked}"
-        shown = CalledAnswer(session_id=answer["session_id"], turn_id=answer["turn_id"], answer=said, waits=waits)
+            wording = question(plan, self._whole(ctx, answer["session_id"]))
+            waits = Waits(plan_id=plan["id"], version=plan["version"], question=wording)
+            text += f"\n\nThis waits for a person's decision (decide_plan), until {plan['expires_at']}:\n{wording}"
+        shown = CalledAnswer(session_id=answer["session_id"], turn_id=answer["turn_id"], answer=words, waits=waits)
         content = [mcp_types.TextContent(text=text)]
         return mcp_types.CallToolResult(content=content, structured_content=shown.model_dump())
 
@@ -304,10 +304,10 @@ def form(plan: Mapping[str, Any], whole: str) -> mcp_types.ElicitRequestFormPara
     """Returns the form. A value that a tool asks for and that the user has said in words is filled in already."""
     step, schema = waiting_step(plan), _FORM
     if step is not None and fills_in(plan):
-        asked, given = step["asks"]["schema"], step["asks"]["given"] or {}
+        shape, given = step["asks"]["schema"], step["asks"]["given"] or {}
         known = {name: {"default": value} for name, value in given.items()}
-        fields = {name: {**of, **known.get(name, {})} for name, of in asked["properties"].items()}
-        schema = {**asked, "properties": fields}
+        fields = {name: {**of, **known.get(name, {})} for name, of in shape["properties"].items()}
+        schema = {**shape, "properties": fields}
     return mcp_types.ElicitRequestFormParams(message=question(plan, whole), requested_schema=schema)
 
 

@@ -261,10 +261,10 @@ async def create(
     scopes: list[Scope] = [known for known in SCOPES if known in (scope or ())]
     may = {"scopes": scopes, "groups": group or (), "roles": role or ()}
     async with stores.database.transaction() as connection:
-        made = await create_key(connection, user, **may, name=name, now=now, expires_at=expires_at)
-        details = {"key_id": made.key.id, "user": user, "scopes": made.key.scopes}
+        new_key = await create_key(connection, user, **may, name=name, now=now, expires_at=expires_at)
+        details = {"key_id": new_key.key.id, "user": user, "scopes": new_key.key.scopes}
         await record_act(connection, CLI, "create_key", details=details)
-    _print_key(made)
+    _print_key(new_key)
 
 
 @keys.command("list")
@@ -284,11 +284,11 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
     """Make a key of the same user, scopes, groups, roles and term, and end the old one later."""
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        made = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
-        details = {"key_id": key_id, "user": old.owner, "by": made.key.id}
+        new_key = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
+        details = {"key_id": key_id, "user": old.owner, "by": new_key.key.id}
         await record_act(connection, CLI, "rotate_key", details=details)
     typer.echo(f"{key_id} works for {hours} hours more.")
-    _print_key(made)
+    _print_key(new_key)
 
 
 @keys.command("revoke")
@@ -301,11 +301,11 @@ async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
     typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
 
 
-def _print_key(made: NewKey) -> None:
-    key = made.key
+def _print_key(new_key: NewKey) -> None:
+    key = new_key.key
     until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else ""
     how = "shown this once. Send it as `Authorization: Bearer …` or `X-API-Key: …`."
-    typer.echo(f"A key for {key.owner}{until}, {how}\n{made.secret}")
+    typer.echo(f"A key for {key.owner}{until}, {how}\n{new_key.secret}")
 
 
 def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:

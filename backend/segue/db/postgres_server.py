@@ -94,13 +94,13 @@ class StoreClock(Watch):
 
     async def _ask(self) -> None:
         """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""
-        asked = _elapsed()
+        asked_at = _elapsed()
         try:
-            told: datetime = await self._database.read(AsyncConnection.scalar, _TIME)
+            store_time: datetime = await self._database.read(AsyncConnection.scalar, _TIME)
         except AppError as error:
             log.warning("clock_not_read", code=error.code)
             return
-        right = min(max(self._zero, told - _elapsed()), told - asked)
+        right = min(max(self._zero, store_time - _elapsed()), store_time - asked_at)
         off_s = (self._zero - right).total_seconds()
         if abs(off_s) > WRONG_S:
             log.warning("clock_differs_from_postgres", ahead_s=round(off_s, 1))

@@ -72,12 +72,12 @@ class Watched:
         """Raises redis.exceptions.ConnectionError if no Sentinel knows it."""
         once = {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
         timeouts = {"socket_timeout": ASK_TIMEOUT_S, "socket_connect_timeout": ASK_TIMEOUT_S}
-        asked = Sentinel(self.sentinels, sentinel_kwargs={**self.asking, **once, **timeouts})  # type: ignore[no-untyped-call]
+        found = Sentinel(self.sentinels, sentinel_kwargs={**self.asking, **once, **timeouts})  # type: ignore[no-untyped-call]
         try:
-            host, port = await asked.discover_master(self.name)
+            host, port = await found.discover_master(self.name)
             return str(host), int(port)
         finally:
-            for each in asked.sentinels:
+            for each in found.sentinels:
                 await each.aclose()
 
     def __str__(self) -> str:

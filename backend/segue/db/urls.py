@@ -32,9 +32,9 @@ def parsed(url: str) -> URL:
 def address(url: str) -> tuple[URL, dict[str, str]]:
     """Returns the URL for SQLAlchemy, and what it is to hand to asyncpg, which reads libpq's words in a DSN only."""
     whole = parsed(url)
-    said = {name: value for name, value in whole.query.items() if name in OF_LIBPQ}
+    options = {name: value for name, value in whole.query.items() if name in OF_LIBPQ}
     bare = whole.difference_update_query(OF_LIBPQ | LEFT_OUT)
-    return bare, {"dsn": f"postgresql://?{urlencode(said)}"} if said else {}
+    return bare, {"dsn": f"postgresql://?{urlencode(options)}"} if options else {}
 
 
 def check_postgres(url: str) -> None:

@@ -69,8 +69,8 @@ class Agent:
     @property
     def digest(self) -> str:
         """Covers what a user's yes to something it asked relies on. A field that a later release adds changes none."""
-        told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in NOT_RELIED_ON}
-        changed = [(name, value) for name, value in told.items() if value != getattr(_PLAIN, name)]
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in NOT_RELIED_ON}
+        changed = [(name, value) for name, value in values.items() if value != getattr(_PLAIN, name)]
         return hashlib.sha256(orjson.dumps(changed)).hexdigest()[:32]
 
     def is_for(self, user: str, groups: Iterable[str]) -> bool:

@@ -37,8 +37,8 @@ class AppError(Exception):
     @property
     def problem(self) -> dict[str, Any]:
         """Returns the members of its problem+json, but for those of a request."""
-        said = {"title": self.title, "status": self.status, "detail": self.detail, "code": self.code}
-        return {"type": f"urn:segue:problem:{self.code}", **said, **self.extra}
+        members = {"title": self.title, "status": self.status, "detail": self.detail, "code": self.code}
+        return {"type": f"urn:segue:problem:{self.code}", **members, **self.extra}
 
     def with_extra(self, **extra: str | int) -> "AppError":
         """Adds members to the problem and returns the same error."""

@@ -46,8 +46,8 @@ class UserRequest:
     @property
     def key(self) -> str:
         """The same for the same question. The link of one may be another each time, its host may not."""
-        asked = [self.mode, self.message, self.schema, urlsplit(self.url).netloc if self.url else None]
-        return digest_of_json(asked)[:32]
+        parts = [self.mode, self.message, self.schema, urlsplit(self.url).netloc if self.url else None]
+        return digest_of_json(parts)[:32]
 
 
 BY_PAGE: Final = UserRequest(PAGE, "", source=PAGE)
@@ -95,10 +95,10 @@ def with_answer(
     filled_in: Mapping[str, Any] | None,
 ) -> tuple[UserAnswer, ...]:
     """Returns the answers with that to the question of a step that waits."""
-    asked = question_of_step(answers, step) or UserAnswer(step, request.key)
+    question = question_of_step(answers, step) or UserAnswer(step, request.key)
     accepts = decision == "confirm"
     content = {**(request.given or {}), **(filled_in or {})} if accepts and request.mode == "form" else None
-    return (*answers_to(answers, step), replace(asked, action="accept" if accepts else "decline", content=content))
+    return (*answers_to(answers, step), replace(question, action="accept" if accepts else "decline", content=content))
 
 
 def answers_of_page(steps: Iterable[int], results: Mapping[str, Any]) -> tuple[UserAnswer, ...]:

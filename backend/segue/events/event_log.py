@@ -133,10 +133,10 @@ class EventPublisher:
             self._timer = None
         if not self._held:
             return
-        held, self._held = self._held, []
+        pending, self._held = self._held, []
         self._texts += 1
         self._next_text_at = self._loop.time() + TEXT_INTERVAL_S * (1 + self._texts // TEXTS_PER_SLOWDOWN)
-        self._encode(replace(held[0], text="".join(each.text for each in held)))
+        self._encode(replace(pending[0], text="".join(each.text for each in pending)))
 
 
 def _id_in(event: TextAdded | ReasoningAdded | ArgumentsAdded) -> str:
@@ -309,8 +309,8 @@ class EventLog:
 
     def _release(self, buffer: EventBuffer) -> None:
         key = buffer.turn.turn_id, buffer.turn.run
-        held = self._buffers.get(key) is buffer  # end() without a publisher makes a buffer of its own
-        if held and not (buffer.followers or buffer.published_here or buffer in self._unsaved):
+        is_current = self._buffers.get(key) is buffer  # end() without a publisher makes a buffer of its own
+        if is_current and not (buffer.followers or buffer.published_here or buffer in self._unsaved):
             del self._buffers[key]
 
     def _save_soon(self, buffer: EventBuffer) -> None:

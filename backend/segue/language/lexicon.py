@@ -241,8 +241,8 @@ def parse_lexicon(
         speaker = () if language == ANY_LANGUAGE else (language,)  # a shared word says nothing about the language
         for word in {word for words in lists.values() for word in split_folded(words)}:
             speakers[intern(word)] = _with(speaker, speakers.get(word, ()))
-        held = (split_list(words) for kind, words in lists.items() if kind in stretchable)
-        alone = (split_folded(phrase) for phrase in dict.fromkeys(chain(*held)) if " " not in phrase)
+        phrases_held = (split_list(words) for kind, words in lists.items() if kind in stretchable)
+        alone = (split_folded(phrase) for phrase in dict.fromkeys(chain(*phrases_held)) if " " not in phrase)
         stretched |= {squeeze(words[0]): words[0] for words in alone if len(words) == 1}
 
     def phrases_in(language: str) -> PhraseMatcher[str]:

@@ -111,13 +111,13 @@ def own_words(text: str) -> str:
     own: list[str] = []
     plain = left.translate(_WITHOUT_UNSEEN).split("\n")  # it may stand before a `>`, which looks the same
     for at, line in enumerate(left.split("\n")):
-        said, before = plain[at].strip(), plain[at - 1] if at else ""
-        if said[:1] in _MARKS_OF_ANOTHER or ":" in said or "：" in said:
-            if _QUOTED_LINE.match(said):
+        current, before = plain[at].strip(), plain[at - 1] if at else ""
+        if current[:1] in _MARKS_OF_ANOTHER or ":" in current or "：" in current:
+            if _QUOTED_LINE.match(current):
                 continue
-            if _DIVIDER.match(said) or _begins_mail(said, next(iter(plain[at + 1 : at + 2]), "")):
+            if _DIVIDER.match(current) or _begins_mail(current, next(iter(plain[at + 1 : at + 2]), "")):
                 break
-            if wrote := _lines_of_who_wrote(said, before):
+            if wrote := _lines_of_who_wrote(current, before):
                 own[len(own) + 1 - wrote :] = []
                 if not _QUOTED_LINE.match(next(filter(str.strip, plain[at + 1 : at + 4]), "")):
                     break
@@ -143,15 +143,15 @@ def _begins_mail(line: str, following: str) -> bool:
     return "@" in line and _FROM.match(line) is not None and _HEADER.match(following) is not None
 
 
-def _lines_of_who_wrote(said: str, before: str) -> int:
+def _lines_of_who_wrote(line: str, before: str) -> int:
     """Returns how many lines, up to this one, say whose words follow, as mail programs do: `On May 3 Ann wrote:`."""
-    if not said.endswith((":", "：")):
+    if not line.endswith((":", "：")):
         return 0
-    is_verb_last = _WROTE.search(said[-200:]) is not None
-    if ("<" in said and "@" in said and _CLOCK.search(said)) or (is_verb_last and _DATED.search(said)):
+    is_verb_last = _WROTE.search(line[-200:]) is not None
+    if ("<" in line and "@" in line and _CLOCK.search(line)) or (is_verb_last and _DATED.search(line)):
         return 1
-    goes_on = said.count(" ") <= 1 and _CLOCK.search(before)
-    return 2 if goes_on and _WROTE.search(f"{before[-20:].rstrip()} {said}") else 0
+    goes_on = line.count(" ") <= 1 and _CLOCK.search(before)
+    return 2 if goes_on and _WROTE.search(f"{before[-20:].rstrip()} {line}") else 0
 
 
 def sentences_of(text: str) -> list[str]:

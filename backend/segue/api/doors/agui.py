@@ -108,8 +108,8 @@ class RunFrames:
             unmade = {} if self._has_gap else agui_encoding.open_calls(self._passed)
             return [*(event for call in unmade.items() for event in agui_encoding.given_up(*call)), last]
         answer = orjson.loads(result)
-        made = (orjson.loads(each)["toolCallId"] for each in self._passed if each.startswith(agui_encoding.CALL_START))
-        begun = dict.fromkeys(made, ":again" if self._has_gap else "")  # after a gap the rest of what had begun is lost
+        ids = (orjson.loads(each)["toolCallId"] for each in self._passed if each.startswith(agui_encoding.CALL_START))
+        begun = dict.fromkeys(ids, ":again" if self._has_gap else "")  # after a gap the rest of what had begun is lost
         calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]}, begun)
         return [*self._unsaid(answer["message"]), *calls, self.finished(open_plan, answer, result)]
 
@@ -124,8 +124,8 @@ class RunFrames:
 
     def _unsaid(self, message: Mapping[str, Any]) -> list[bytes]:
         """Returns the events of the answer, if the log has lost them."""
-        said = _SAID % message["id"].encode()
-        if not self._has_gap or not message["content"] or any(event.startswith(said) for event in self._passed):
+        prefix = _SAID % message["id"].encode()
+        if not self._has_gap or not message["content"] or any(event.startswith(prefix) for event in self._passed):
             return []
         events: Sequence[tuple[str, Json]]
         events = ("START", {"role": "assistant"}), ("CONTENT", {"delta": message["content"]}), ("END", {})
@@ -418,4 +418,4 @@ async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None
         newest = await list_messages(connection, client.caller, session.id, limit=MESSAGES_SHOWN, newest_first=True)
         newest = await with_metadata(connection, newest)
     shown = (each for each in reversed(newest) if is_shown(each, turn.turn_id if turn else None))
-    return turn, [told for each in shown if each.content or each.tool_calls for told in _messages(each)]
+    return turn, [encoded for each in shown if each.content or each.tool_calls for encoded in _messages(each)]

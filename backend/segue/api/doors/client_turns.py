@@ -131,12 +131,12 @@ async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) ->
     if sent.message_id:
         return f"door:message:{_digest(sent.message_id)}"
     given = (str(sent.count), sent.agent, sent.after or "", sent.parent_id or "", sent.text, *sent.digests)
-    asked = f"door:asked:{_digest(*given)}:"
+    prefix = f"door:asked:{_digest(*given)}:"
     last = await client.services.read(last_in_history, session.id)
     if last is None:
-        return asked
+        return prefix
     key = str(last.idempotency_key)
-    return key if key.startswith(asked) and await _comes_again(client, sent, last) else f"{asked}{last.id}"
+    return key if key.startswith(prefix) and await _comes_again(client, sent, last) else f"{prefix}{last.id}"
 
 
 async def _comes_again(client: ClientRequest, sent: SentMessage, last: Row[Any]) -> bool:
@@ -156,8 +156,8 @@ async def _comes_again(client: ClientRequest, sent: SentMessage, last: Row[Any])
 
 async def note_heard(client: ClientRequest, turn: TurnKey) -> None:
     """Remembers for a while that the client has the answer, unless it will tell itself what it asks again."""
-    told = client.idempotency_key or any(client.http.headers.get(name) for name in (RETRY_HEADER, MESSAGE_ID_HEADER))
-    if not told:
+    is_told = client.idempotency_key or any(client.http.headers.get(name) for name in (RETRY_HEADER, MESSAGE_ID_HEADER))
+    if not is_told:
         await client.services.cache.set_json(turn_heard_key(turn.turn_id), 1, ttl_s=RETRIED_S)
 
 
@@ -261,16 +261,16 @@ async def _history(sent: SentMessage) -> _History:
 
 
 def _read_history(sent: SentMessage) -> _History:
-    said = [each for each in sent.earlier() if each.text.strip()]
+    messages = [each for each in sent.earlier() if each.text.strip()]
     digest = hashlib.sha256()
     name_before, answers = _history_name(digest), list[str]()
-    for each in said:
+    for each in messages:
         _add(digest, each.role, _plain(each.text))
         answers.append(each.text)
         if each.role == "user":
             name_before, answers = _history_name(digest), []
     _add(digest, "user", _plain(sent.text))
-    return _History(said, "\n\n".join(answers), name=_history_name(digest), name_before=name_before)
+    return _History(messages, "\n\n".join(answers), name=_history_name(digest), name_before=name_before)
 
 
 def _history_name(digest: "hashlib._Hash") -> str:

@@ -178,14 +178,14 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
 
 async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
     """Says what is new in the input, after the newest state or in the place of what followed an older one."""
-    said, key = frames.newest_message(body.input), client.idempotency_key
-    content, text = (said["content"], every_door.text_of(said["content"])) if said else (None, "")
+    message, key = frames.newest_message(body.input), client.idempotency_key
+    content, text = (message["content"], every_door.text_of(message["content"])) if message else (None, "")
     files = await sent_files(content)
     fingerprint = (text, body.place or "", *(file.digest for file in files))
-    if key is None and said is not None and said["id"]:
-        key = digest_of_json([said["id"], *fingerprint])
+    if key is None and message is not None and message["id"]:
+        key = digest_of_json([message["id"], *fingerprint])
     instead_of = await _instead_of(client, session, body.place)
-    if said is None and instead_of is None:
+    if message is None and instead_of is None:
         raise every_door.nothing_new()
     on_busy = ON_BUSY.get(body.multitask_strategy, "enqueue")
     known = once(key and f"langgraph:{key}", *fingerprint)
@@ -215,14 +215,14 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
         raise StalePlan
     waiting = (plan.id, plan.version) if plan is not None else None
     answer = frames.answer_of(resume, plan if row is None and shown in (None, waiting) else None)
-    asked = shown or waiting
+    question = shown or waiting
     if answer.words is not None:
-        text, abandons = every_door.text_of(answer.words), asked if answer.verdict == "reject" else None
+        text, abandons = every_door.text_of(answer.words), question if answer.verdict == "reject" else None
         request = ChatRequest(text, once=known, stream=True, abandons=abandons)
         return (await every_door.say(client, session.id, request)).turn
-    if answer.verdict is None or (asked is None and row is None):
+    if answer.verdict is None or (question is None and row is None):
         raise turn_errors.of("no_open_plan")
-    plan_id, version = asked or (None, 0)
+    plan_id, version = question or (None, 0)
     button = Button(answer.verdict, version, answer.args, plan_id=plan_id, answer=answer.form, chosen=answer.chosen)
     return await every_door.decide(client, session.id, button, known)
 
@@ -237,8 +237,8 @@ async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int
             yield encode([("metadata", {"run_id": run_id, "attempt": 1}), *opening])
         async with aclosing(run.client.services.events.follow(run.turn, patient=False)) as log:
             async for entries in log:
-                made = ((at, parts.of(event)) for at, event in entries if at != end)
-                for chunk in [encode(found, position=at) for at, found in made if at > after and found]:
+                chunks = ((at, parts.of(event)) for at, event in entries if at != end)
+                for chunk in [encode(found, position=at) for at, found in chunks if at > after and found]:
                     yield chunk
                 if entries[-1].position == end:
                     answer_json(entries[-1].event)

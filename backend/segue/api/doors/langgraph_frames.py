@@ -265,8 +265,8 @@ def answer_of(resume: object, plan: Plan | None) -> ResumeAnswer:
         raise InvalidRequest(RESUME_FORMS)
     first, yes, no = answers[0], ResumeAnswer("confirm"), ResumeAnswer("reject")
     if yes in answers and no in answers and all(each in (yes, no) for each in answers):
-        asked = zip(plan.waiting_steps if plan is not None else (), answers, strict=False)
-        return replace(yes, chosen=frozenset(step.id for step, each in asked if each == yes))
+        steps = zip(plan.waiting_steps if plan is not None else (), answers, strict=False)
+        return replace(yes, chosen=frozenset(step.id for step, each in steps if each == yes))
     if any(each != first for each in answers) or (first.edits and names not in ([], [first.edits])):
         raise InvalidRequest(
             "Of what is asked together each is approved or rejected, none edited. Say in words what you want."
@@ -295,8 +295,8 @@ def named_interrupt(given: object) -> tuple[tuple[str, int] | None, object]:
     """Returns the plan and version whose interrupt is answered, if a map of LangGraph's names it, and the answer."""
     if isinstance(given, dict) and len(given) == 1:
         [(name, answer)] = given.items()
-        if (asked := plan_asked(name)) is not None:
-            return asked, answer
+        if (interrupt := plan_asked(name)) is not None:
+            return interrupt, answer
     return None, given
 
 
@@ -308,9 +308,9 @@ def newest_message(given: Json | None) -> Json | None:
             case str(content) | ["user" | "human", content]:
                 return {"id": None, "content": content}
             case {"type": "human" | "user", **message} | {"role": "human" | "user", **message}:
-                content, made = message.get("content"), message.get("id")
+                content, message_id = message.get("content"), message.get("id")
                 parts = list(map(_part, content)) if isinstance(content, list) else content
-                return {"id": made if isinstance(made, str) else None, "content": parts}
+                return {"id": message_id if isinstance(message_id, str) else None, "content": parts}
     return None
 
 

@@ -203,8 +203,8 @@ class TurnReader:
             case "TOOL_CALL_RESULT" if are_whole(arguments) or call_id not in self._calls:
                 reference = orjson.loads(event["content"])
                 name, arguments = self._calls.pop(call_id, (reference.get("tool_name", ""), "{}"))
-                status, said = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
-                end = self._writer.shown(f"→ {status}: {said}\n", f"{name}: {status}", is_done=True)
+                status, line = reference.get("status", ""), shortened(reference.get("summary") or "", MAX_SHOWN_CHARS)
+                end = self._writer.shown(f"→ {status}: {line}\n", f"{name}: {status}", is_done=True)
                 return end + self._writer.called(Called(call_id, name, arguments, reference))
         return b""
 
@@ -309,12 +309,12 @@ async def create_chat_completion(body: CompletionBody, client: DoorClientDep) ->
         writer = Chunks(head, usage=wants_usage, events=is_open_webui(client.http))
         return stream(client, turn, writer, at_its_end=is_structured)
     answer = await answer_of(client, turn)
-    said: Json = {"content": answer["message"]["content"]}
+    message: Json = {"content": answer["message"]["content"]}
     if is_structured and is_in_words(answer):
-        said = {"content": None, "refusal": said["content"]}
-    elif pages := url_citations(said["content"], answer["sources"]):
-        said["annotations"] = [{"type": "url_citation", "url_citation": each} for each in pages]
-    completion = _completion(head, said, answer["usage"], finish_reason_of(answer))
+        message = {"content": None, "refusal": message["content"]}
+    elif pages := url_citations(message["content"], answer["sources"]):
+        message["annotations"] = [{"type": "url_citation", "url_citation": each} for each in pages]
+    completion = _completion(head, message, answer["usage"], finish_reason_of(answer))
     return JSONResponse(completion | {"effects": answer["effects"]}, headers=turn_headers(turn))
 
 
@@ -335,8 +335,8 @@ def url_citations(text: str, sources: Sequence[Json]) -> list[Json]:
     return cited
 
 
-def _completion(head: Json, said: Json, usage: Json, finish_reason: str = "stop") -> Json:
-    choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": finish_reason}
+def _completion(head: Json, message: Json, usage: Json, finish_reason: str = "stop") -> Json:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage_of(usage, "prompt", "completion")}
 
 
@@ -367,22 +367,22 @@ class Chunks(Writer):
         return self._delta(content=delta)
 
     def shown(self, text: str, status: str | None = None, *, is_done: bool = False) -> bytes:
-        told = self._event("status", {"description": status, "done": is_done}) if status is not None else b""
-        return self._delta(reasoning_content=text) + told
+        event = self._event("status", {"description": status, "done": is_done}) if status is not None else b""
+        return self._delta(reasoning_content=text) + event
 
     def in_words(self, text: str) -> bytes:
         return self._delta(refusal=text)
 
     def answered(self, answer: Json) -> bytes:
         """Open WebUI puts sources with the same `source` in their metadata together, and has a last line of status."""
-        told = b""
+        frames = b""
         for page in answer["sources"]:
             if link := page["url"]:
                 shown, about = {"id": link, "name": page["title"], "url": link}, {"source": link, "name": page["title"]}
-                told += self._event("source", {"source": shown, "document": [link], "metadata": [about]})
+                frames += self._event("source", {"source": shown, "document": [link], "metadata": [about]})
         if changed := " · ".join(f"{each['title']}: {each['outcome']}" for each in answer["effects"]):
-            told += self._event("status", {"description": changed, "done": True})
-        return told + self._ended(answer["usage"], finish_reason_of(answer), effects=answer["effects"])
+            frames += self._event("status", {"description": changed, "done": True})
+        return frames + self._ended(answer["usage"], finish_reason_of(answer), effects=answer["effects"])
 
     def failed(self, error: AppError) -> bytes:
         return _data(error_body(error))
@@ -393,8 +393,8 @@ class Chunks(Writer):
     def _event(self, kind: str, data: Json) -> bytes:
         return self._chunk([], event={"type": kind, "data": data}) if self._events else b""
 
-    def _ended(self, usage: Json, finish_reason: str, **beside: Any) -> bytes:
-        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}], **beside)
+    def _ended(self, usage: Json, finish_reason: str, **more: Any) -> bytes:
+        end = self._chunk([{"index": 0, "delta": {}, "finish_reason": finish_reason}], **more)
         return end + (self._chunk([], usage=usage_of(usage, "prompt", "completion")) if self._usage else b"")
 
     def _chunk(self, choices: list[Json], **more: Any) -> bytes:

@@ -113,8 +113,8 @@ async def options_of(messages: Sequence[Json], body: Json) -> TurnOptions:
     for name, (harmless, why) in _UNSUPPORTED.items():
         if body.get(name) is not None and body[name] not in harmless:
             raise unsupported(name, why)
-    said = [body.get("instructions") or "", texts(messages, "system", "developer")]
-    instructions = "\n\n".join(filter(None, (each.strip() for each in said)))
+    parts = [body.get("instructions") or "", texts(messages, "system", "developer")]
+    instructions = "\n\n".join(filter(None, (each.strip() for each in parts)))
     if len(instructions) > MAX_INSTRUCTIONS_CHARS:
         raise unsupported("instructions", f"Instructions have {MAX_INSTRUCTIONS_CHARS} characters at most.")
     stop = body.get("stop") or ()
@@ -130,10 +130,10 @@ async def options_of(messages: Sequence[Json], body: Json) -> TurnOptions:
 
 async def _schema_of(body: Json) -> str | None:
     """Returns the schema in `response_format`, or in `text` of a response."""
-    wanted, param = body.get("response_format"), "response_format"
-    if wanted is None:
-        wanted, param = (body.get("text") or {}).get("format"), "text.format"
-    match wanted:
+    form, param = body.get("response_format"), "response_format"
+    if form is None:
+        form, param = (body.get("text") or {}).get("format"), "text.format"
+    match form:
         case None | {"type": "text"}:
             return None
         case {"type": "json_object"}:
@@ -210,8 +210,8 @@ def unwrapped(http: Request, text: str) -> tuple[str, Sequence[SentFile]]:
 def _said_behind(rest: str) -> str:
     """Returns the user's words. A template may have them too: before them, or alone."""
     rest = rest[closing.end() :] if (closing := _CLOSING.match(rest)) else rest
-    said = rest.strip()
-    lines = said.split("\n") if len(said) <= 2 * LONGEST_MESSAGE else []
+    text = rest.strip()
+    lines = text.split("\n") if len(text) <= 2 * LONGEST_MESSAGE else []
     for between in range(MOST_BETWEEN + 1):
         count = (len(lines) - between) // 2
         words = "\n".join(lines[len(lines) - count :]).strip()
@@ -219,8 +219,8 @@ def _said_behind(rest: str) -> str:
         before = before.rpartition("</")[0].rstrip() if before.endswith(">") else before
         if words and before.endswith(words) and before[: -len(words)].rstrip()[-1:] in ("", ">", ":", "："):
             return words
-    asked = _QUERY.match(said)
-    return said[asked.end() : -len(asked[0]) - 1].strip() if asked and said.endswith(f"</{asked[1]}>") else said
+    query = _QUERY.match(text)
+    return text[query.end() : -len(query[0]) - 1].strip() if query and text.endswith(f"</{query[1]}>") else text
 
 
 def _sources_in(block: str) -> Sequence[SentFile]:
@@ -321,11 +321,11 @@ def is_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> bool
     if (task := client.http.headers.get("x-openwebui-task")) is not None:
         return bool(task)
     users = [message for message in messages if message.get("role") == "user"]
-    asked = texts(users, "user")
-    if len(users) != 1 or not asked.startswith(TASK_BEGINS):
+    text = texts(users, "user")
+    if len(users) != 1 or not text.startswith(TASK_BEGINS):
         return False
     is_named = is_open_webui(client.http) or conversation_of(client.http, body)[0] is not None
-    return CHAT_HISTORY in asked.partition(SOURCE)[0] or not (is_named or SOURCE in asked)
+    return CHAT_HISTORY in text.partition(SOURCE)[0] or not (is_named or SOURCE in text)
 
 
 async def do_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> tuple[str, Charge]:
@@ -337,8 +337,8 @@ async def do_task(client: ClientRequest, messages: Sequence[Json], body: Json) -
     client_id, _ = conversation_of(client.http, body)
     session = await find_session(client, client_id) if client_id else None
     instructions = texts(messages, "system", "developer") or INSTRUCTIONS
-    said = texts(messages, "user", "assistant")
-    if not said.strip():
+    text = texts(messages, "user", "assistant")
+    if not text.strip():
         raise InvalidRequest("The task has no message.")
     session_id = session.id if session else ""
-    return await client.services.turns.complete(client.caller, speaker, instructions, said, session_id=session_id)
+    return await client.services.turns.complete(client.caller, speaker, instructions, text, session_id=session_id)

@@ -142,12 +142,12 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
 @router.get("/responses/{response_id}/input_items")
 async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
     """Lists what the user said in the turn of a response, as messages of OpenAI's."""
-    said = await client.services.read(user_messages_of, (await _turn_of(client, response_id)).turn_id)
-    if not said:  # deleted just now
+    messages = await client.services.read(user_messages_of, (await _turn_of(client, response_id)).turn_id)
+    if not messages:  # deleted just now
         raise NotFound("turn")
     of_all = {"type": "message", "role": "user", "status": "completed"}
-    items = [{"id": each.id, **of_all, "content": [{"type": "input_text", "text": each.content}]} for each in said]
-    return {"object": "list", "data": items, "first_id": said[0].id, "last_id": said[-1].id, "has_more": False}
+    items = [{"id": each.id, **of_all, "content": [{"type": "input_text", "text": each.content}]} for each in messages]
+    return {"object": "list", "data": items, "first_id": messages[0].id, "last_id": messages[-1].id, "has_more": False}
 
 
 class NewConversation(Body):
@@ -233,8 +233,8 @@ class ResponseWriter(openai_chat.Writer):
         return closed + self._ended(status, usage=usage, effects=effects)
 
     def failed(self, error: AppError) -> bytes:
-        told = error_body(error)["error"]
-        return self._closed() + self._ended("failed", error={name: told[name] for name in ("code", "message")})
+        problem = error_body(error)["error"]
+        return self._closed() + self._ended("failed", error={name: problem[name] for name in ("code", "message")})
 
     def _said(self, delta: str, kind: str) -> bytes:
         if not delta:

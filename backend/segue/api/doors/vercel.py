@@ -113,12 +113,12 @@ class MessageChunks:
             case "CUSTOM" if event["name"] == "tool_progress":
                 return [{"type": "data-tool-progress", "data": event["value"], "transient": True}]
             case "RUN_FINISHED":
-                asked = [each for asks in event.get("outcome", {}).get("interrupts", ()) for each in self._asked(asks)]
+                waits = [each for asks in event.get("outcome", {}).get("interrupts", ()) for each in self._asked(asks)]
                 answer = event.get("result", {}).get("message", {})
-                said = {"message_id": answer["id"]} if answer else {}
+                metadata = {"message_id": answer["id"]} if answer else {}
                 sources = [_source_part(self._turn.turn_id, **each) for each in answer.get("sources", ())]
-                ends: list[Json] = [{"type": "finish-step"}, {"type": "finish", "messageMetadata": said}, {}]
-                return [*asked, *sources, *_effects_part(event.get("result", {}).get("effects")), *ends]
+                ends: list[Json] = [{"type": "finish-step"}, {"type": "finish", "messageMetadata": metadata}, {}]
+                return [*waits, *sources, *_effects_part(event.get("result", {}).get("effects")), *ends]
             case "RUN_ERROR":
                 return [{"type": "error", "errorText": event["message"]}, {}]
             case _:
@@ -199,13 +199,13 @@ class UiDecision(PlanDecision):
 @router.post("", response_class=Response, responses={**CHUNKS, **problems(*OF_DOORS, *OF_DECISIONS, *OF_CHATS)})
 async def ui_chat(body: UiChat, client: ClientDep) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
-    said = body.messages[-1]
+    message = body.messages[-1]
     options = every_door.options_of(client, body.tools, body.context, model=body.model)
-    decided, text, files = _decided_in(said), "", tuple[SentFile, ...]()
-    if decided is None and said.get("role") != "user":
+    decided, text, files = _decided_in(message), "", tuple[SentFile, ...]()
+    if decided is None and message.get("role") != "user":
         raise every_door.nothing_new()
     if decided is None and body.trigger == "submit-message":
-        text, files = every_door.text_of(said.get("parts")), await sent_files(said.get("parts"))
+        text, files = every_door.text_of(message.get("parts")), await sent_files(message.get("parts"))
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
         known = once(client.idempotency_key or decided.key, *fingerprint_of(decided.button))
@@ -218,8 +218,8 @@ async def ui_chat(body: UiChat, client: ClientDep) -> Response:
             return Response(chunks, headers=UI_STREAM, media_type="text/event-stream")
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
-    asked = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
-    known = once(client.idempotency_key or (_key(said, *asked) if instead_of is None else None), *asked)
+    fingerprint = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
+    known = once(client.idempotency_key or (_key(message, *fingerprint) if instead_of is None else None), *fingerprint)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
     turn = (await every_door.say(client, session.id, request, files)).turn
     if instead_of is not None:  # this has cancelled the plan
@@ -294,10 +294,10 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
     session = await find_session(client, chat_id)
     if session is None:
         return Page([], None)
-    asked: Json = {"before": MAX_SEQ if before is None else before, "newest_first": True}
+    options: Json = {"before": MAX_SEQ if before is None else before, "newest_first": True}
     async with client.services.database.read_only() as connection:
         running = await first_open_turn(connection, session.id)
-        listed = partial(list_messages, connection, client.caller, session.id, **asked)
+        listed = partial(list_messages, connection, client.caller, session.id, **options)
         while (newest := await listed(limit=limit + 1)) and not (kept := _of_whole_turns(newest, limit)):
             limit *= 2  # a turn that is longer than the page is one message
         kept = await with_metadata(connection, kept if newest else ())
@@ -315,18 +315,18 @@ async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep)
 
 def _of_whole_turns(newest: Sequence[Message], limit: int) -> Sequence[Message]:
     """Returns the newest messages, of one more than fit, without a turn that begins before them: perhaps none."""
-    said = [each for each in newest if each.role != "user"]
-    cut_off = [each.seq for each in said if each.turn_id == said[-1].turn_id] if len(newest) > limit else []
-    if not cut_off or any(each.role == "user" and each.turn_id == said[-1].turn_id for each in newest):
+    replies = [each for each in newest if each.role != "user"]
+    cut_off = [each.seq for each in replies if each.turn_id == replies[-1].turn_id] if len(newest) > limit else []
+    if not cut_off or any(each.role == "user" and each.turn_id == replies[-1].turn_id for each in newest):
         return newest[:limit]
     return [each for each in newest if each.seq > cut_off[0]]
 
 
-def _ui_messages(session_id: str, said: Iterable[Message], ours: Collection[str]) -> list[UiMessage]:
+def _ui_messages(session_id: str, messages: Iterable[Message], ours: Collection[str]) -> list[UiMessage]:
     """What the assistant says and does in a turn is one message. A tool that the service has not is the page's."""
     shown: dict[str, UiMessage] = {}
     calls: dict[str, Json] = {}
-    for each in said:
+    for each in messages:
         ids = {"session_id": session_id, "turn_id": each.turn_id, "message_id": each.id}
         if each.role == "user":
             shown[each.id] = UiMessage(id=each.id, role="user", parts=[_text(each)], metadata=ids)
@@ -382,9 +382,9 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[Json]:
     parts = [{"type": "data-plan", "id": PLAN_ID, "data": orjson.loads(agui_encoding.to_json(plan))}]
     for step in plan.waiting_steps:
         call_id, is_page = f"{every_door.interrupt_id(plan)}:{step.id}", step in plan.page_steps
-        asked = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
+        approval = {"state": "approval-requested", "approval": {"id": call_id}} if not is_page else {}
         if step.tool and (is_page or (approvals and step.asks is None and not plan.waits_for)):
-            parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **asked))
+            parts.append(_call_part(call_id, step.tool, step.args or {}, is_ours=not is_page, **approval))
     return parts
 
 
@@ -396,9 +396,9 @@ def _knows_approvals(client: ClientRequest) -> bool:
 
 def _key(message: Json, *fingerprint: str | int) -> str | None:
     """Returns the same key for a message that comes again with the same words, None if the client gave it no id."""
-    if not isinstance(made := message.get("id"), str) or not made:
+    if not isinstance(message_id := message.get("id"), str) or not message_id:
         return None
-    return f"vercel:{digest_of_json([made, *fingerprint])}"
+    return f"vercel:{digest_of_json([message_id, *fingerprint])}"
 
 
 async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> str | None:
@@ -425,17 +425,17 @@ async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> s
             shown = [each.get("id") for each in body.messages]
             while turn_id is not None and turn_id not in shown and await _is_decision(connection, turn_id):
                 turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
-        said = await user_messages_of(connection, turn_id) if turn_id is not None else []
-        is_of_page = bool(said) and said[0].content == PAGE_MESSAGE
-        asked = await plan_of_turn(connection, said[0].turn_id, session_id) if is_of_page else None
-    if not said:
+        messages = await user_messages_of(connection, turn_id) if turn_id is not None else []
+        is_of_page = bool(messages) and messages[0].content == PAGE_MESSAGE
+        plan = await plan_of_turn(connection, messages[0].turn_id, session_id) if is_of_page else None
+    if not messages:
         raise NotFound("message")
-    return asked.plan.origin_message_id if asked else said[0].id
+    return plan.plan.origin_message_id if plan else messages[0].id
 
 
 async def _is_decision(connection: AsyncConnection, turn_id: str) -> bool:
-    said = await user_messages_of(connection, turn_id)
-    return bool(said) and said[0].content in (PAGE_MESSAGE, *BUTTON_MESSAGES.values())
+    messages = await user_messages_of(connection, turn_id)
+    return bool(messages) and messages[0].content in (PAGE_MESSAGE, *BUTTON_MESSAGES.values())
 
 
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:

@@ -65,9 +65,9 @@ async def look_at_session(
         status = "running" if any(turn.status == "running" for turn in open_turns) else "queued"
     else:
         status = "waiting" if stored and stored.plan.waiting_step else "idle"
-    told = {"id": session_id, "owner": owner, "status": status, "created_at": session.created_at}
+    facts = {"id": session_id, "owner": owner, "status": status, "created_at": session.created_at}
     report.parts = {
-        "session": told | {"last_activity_at": session.updated_at, "message_count": session.message_count},
+        "session": facts | {"last_activity_at": session.updated_at, "message_count": session.message_count},
         "open_turns": _open_turns(open_turns, report),
         "last_error": _last_error(last, failed[0] if failed else None, report, words=words),
         "plan": _plan(stored, clock(), report, words=words) if stored else None,

@@ -87,8 +87,8 @@ def _shown(name: str, value: Any) -> str:  # noqa: PLR0911 (one line or two per 
         case int() | float():
             return _number(name, value)
         case dict():
-            told = {key: each for key, each in value.items() if each not in (None, [])}
-            return ", ".join(f"{_label(key)} {_shown(key, each)}" for key, each in told.items())
+            members = {key: each for key, each in value.items() if each not in (None, [])}
+            return ", ".join(f"{_label(key)} {_shown(key, each)}" for key, each in members.items())
         case [dict(), *_]:
             return "".join(f"\n    - {_shown('', each)}" for each in value)
         case list():

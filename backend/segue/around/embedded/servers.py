@@ -53,12 +53,12 @@ def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUr
     """
     postgres_binary("postgres")  # before anything is made
     redis_binary()
-    with ExitStack() as held:
+    with ExitStack() as locks:
         with _writing(data_dir):
             folder = data_dir.expanduser().resolve()
             # If we are root, PostgreSQL runs under another account, which has to pass through.
             folder.mkdir(mode=0o711 if process.is_root() else 0o700, parents=True, exist_ok=True)
-            door, users = (held.enter_context(process.private_file(folder / name)) for name in LOCKS)
+            door, users = (locks.enter_context(process.private_file(folder / name)) for name in LOCKS)
             with _exclusively(door, folder):
                 sockets, servers = _join(folder, users, fast=fast)
         try:
@@ -75,10 +75,10 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
     `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
     """
     folder = data_dir.expanduser().resolve()
-    with _writing(data_dir), ExitStack() as held:
+    with _writing(data_dir), ExitStack() as locks:
         if not (folder / "postgres").is_dir():
             raise process.failure("empty", folder=folder)
-        door, users = (held.enter_context(process.private_file(folder / name)) for name in LOCKS)
+        door, users = (locks.enter_context(process.private_file(folder / name)) for name in LOCKS)
         with _exclusively(door, folder, patience=VISIT_TIMEOUT):
             if try_lock(users):
                 unlock(users)
@@ -245,8 +245,8 @@ def _make_cluster(folder: Path, lock: int, *, fast: bool) -> None:
     log = folder / "initdb.log"
     command = [*_postgres_command("initdb", unfinished), *INITDB, *(["--no-sync"] if fast else [])]
     with process.new_log(log) as output:
-        made = process.run(command, output=output, lock=lock, timeout=START_TIMEOUT)
-    if not made:
+        is_made = process.run(command, output=output, lock=lock, timeout=START_TIMEOUT)
+    if not is_made:
         raise process.start_failure("PostgreSQL", log)
     unfinished.rename(folder / "postgres")
 
@@ -322,11 +322,11 @@ def _writing(data_dir: Path) -> Iterator[None]:
 def _make_socket_folder(link: Path) -> Path:
     """Returns a path short enough for sockets. The link comes first, so that `kill -9` leaves no unknown folder."""
     base = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) <= SOCKET_BASE_MAX else "/tmp"  # noqa: S108
-    made = Path(base) / f"segue-{secrets.token_hex(8)}"
+    folder = Path(base) / f"segue-{secrets.token_hex(8)}"
     link.unlink(missing_ok=True)
-    link.symlink_to(made)
-    made.mkdir(mode=0o700)
-    return made
+    link.symlink_to(folder)
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 def _is_private(link: Path, folder: Path) -> bool:

@@ -181,14 +181,14 @@ def promise_in(message: str, now: datetime) -> dict[str, str] | None:
 def _promise(words: vocab.LaterWords, text: str, run: re.Match[str], now: datetime) -> dict[str, str] | None:
     """The words that say when stand first, last, or behind `remind me`."""
     before, after, when = text[: run.start()].strip(_EDGES), text[run.end() :].strip(_EDGES), run.group()
-    asked = f"{before} {after}".strip()
-    reminder, every = words.found("remind", f"{asked} "), words.found("every", when)
+    request = f"{before} {after}".strip()
+    reminder, every = words.found("remind", f"{request} "), words.found("every", when)
     led = words.found("remind", f"{before} ")
     is_apart = not before or not after or (led is not None and led[1].end() > len(before))
     signs = (every is not None, words.found("times", when) is not None, not before)
-    if not is_apart or _OTHER_DAY.search(before) or not (reminder or (sum(signs) > 1 and vocab.looks_only(asked))):
+    if not is_apart or _OTHER_DAY.search(before) or not (reminder or (sum(signs) > 1 and vocab.looks_only(request))):
         return None
-    what, at = asked[reminder[1].end() if reminder else 0 :], _first_moment(words, when, now)
+    what, at = request[reminder[1].end() if reminder else 0 :], _first_moment(words, when, now)
     if not what or at is None:
         return None
     again = {"every": every[0], "until": f"{at + timedelta(days=365):%Y-%m-%dT%H:%M}"} if every else {}
@@ -198,8 +198,8 @@ def _promise(words: vocab.LaterWords, text: str, run: re.Match[str], now: dateti
 def _first_moment(words: vocab.LaterWords, when: str, now: datetime) -> datetime | None:
     """Returns the first moment to come that the words mean; None if they mean none, or are not understood."""
     if ahead := words.found("ahead", when):
-        minutes, said = ahead
-        return now + timedelta(minutes=int(minutes) * words.number(said.groupdict().get("number") or "1"))
+        minutes, match = ahead
+        return now + timedelta(minutes=int(minutes) * words.number(match.groupdict().get("number") or "1"))
     every, clock = words.found("every", when), _clock(words, when)
     day, weekday = words.found("days", when), words.found("weekdays", when)
     if clock is None or (every and every[0] == "hour"):
@@ -222,12 +222,12 @@ def _clock(words: vocab.LaterWords, when: str) -> time | None:
     part = int(found[0]) if (found := words.found("parts", when)) else 0
     if (found := words.found("times", when)) is None:
         return time(part or MORNING)
-    said = found[1].groupdict()
-    minute = int(said.get("minute") or words.table["minutes"].get(said.get("quarter"), 0))
-    hour = words.number(said["hour"])
-    half = (said.get("half") or "").casefold()
+    groups = found[1].groupdict()
+    minute = int(groups.get("minute") or words.table["minutes"].get(groups.get("quarter"), 0))
+    hour = words.number(groups["hour"])
+    half = (groups.get("half") or "").casefold()
     by_part = part >= 12 and (part < NIGHT or hour >= EARLIEST)  # noqa: PLR2004 (noon)
-    unsaid = not part and not half and 0 < hour < EARLIEST and not said["hour"].startswith("0")
+    unsaid = not part and not half and 0 < hour < EARLIEST and not groups["hour"].startswith("0")
     if hour < 12 and (half == "p" or by_part or unsaid):  # noqa: PLR2004
         hour += 12
     hour = 0 if half == "a" and hour == 12 else hour  # noqa: PLR2004
@@ -238,14 +238,14 @@ def extract_facts(request: str) -> str:
     """Returns as JSON every clause that states a fact; a correction supersedes the known one most like it. What the
     user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
-    asked = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
+    fields = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
     facts = [
         {
             "content": stated[:MAX_CONTENT_CHARS],
             "kind": _KINDS.get(cued.kind, cued.kind),
-            "supersedes": _most_like(cued.sentence, asked["known"]) if cued.kind == "correction" else None,
+            "supersedes": _most_like(cued.sentence, fields["known"]) if cued.kind == "correction" else None,
         }
-        for cued in cued_sentences(asked["user_said"])
+        for cued in cued_sentences(fields["user_said"])
         for stated in _statements(cued)
     ]
     return orjson.dumps({"facts": facts}).decode()

@@ -92,9 +92,9 @@ def draft_plan(messages: Sequence[BaseMessage], offered: Sequence[vocab.OfferedT
     about: frozenset[str] = frozenset()
     for part in vocab.split_steps(talk.message):
         about |= vocab.concepts(part) & vocab.NOUNS
-        made = _steps_for(part, about, talk)
-        about = about.union(*(named[step["tool"]] for step in made if step["tool"]))
-        steps += made
+        added = _steps_for(part, about, talk)
+        about = about.union(*(named[step["tool"]] for step in added if step["tool"]))
+        steps += added
     if len(steps) < 2 or steps[0]["tool"] is None:  # noqa: PLR2004 (one step is no plan)
         return NO_STEPS
     return orjson.dumps({"steps": [{"id": at, **step} for at, step in enumerate(steps, start=1)]}).decode()
@@ -158,16 +158,16 @@ def fill_call(messages: Sequence[BaseMessage], tool: vocab.OfferedTool) -> AIMes
     if tool.name == vocab.WEB_SEARCH and shown & vocab.concepts(text) & vocab.NOUNS and needs_own_things_first(text):
         return call_to(tool, {"query": _looked_up(read, text)})
     written |= _from_read(read, talk.language)
-    wanted = {name: written[name] for name in tool.required if written.get(name)}
-    return call_to(tool, {**wanted, **arguments_for(tool, Request(text, talk.newest_first, [tool]))})
+    required = {name: written[name] for name in tool.required if written.get(name)}
+    return call_to(tool, {**required, **arguments_for(tool, Request(text, talk.newest_first, [tool]))})
 
 
 def _steps_for(part: str, about: frozenset[str], talk: Talk) -> list[dict[str, Any]]:
-    said = vocab.concepts(part) & vocab.NOUNS  # "Delete the oldest" does not say of what: an earlier part did
-    tools = [tool for tool in talk.tools if said or not about or about & tool.named]
+    nouns = vocab.concepts(part) & vocab.NOUNS  # "Delete the oldest" does not say of what: an earlier part did
+    tools = [tool for tool in talk.tools if nouns or not about or about & tool.named]
     tool = vocab.tool_for(part, [], tools, web=talk.wants_web) or _with_nouns(part, about, tools)
     if needs_own_things_first(part):
-        tool = next((each for each in tools if each.name == vocab.WEB_SEARCH and "web" in said), tool)
+        tool = next((each for each in tools if each.name == vocab.WEB_SEARCH and "web" in nouns), tool)
         if tool is not None and (first := _own_things(part, tool, talk)):
             return [*first, _step(part, tool, {})]
     return [_step(part, tool, arguments_for(tool, Request(part, [], talk.tools)) if tool else {})]
@@ -212,13 +212,13 @@ def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
     """Returns what a new mail, event or note takes from the result that was read last."""
     title = next((str(read[key]) for key in _TITLES if read.get(key)), "")
     text = next((str(read[key]) for key in _TEXTS if read.get(key)), "")
-    made = {**dict.fromkeys(_TITLES, title), **dict.fromkeys(_TEXTS, text)}
+    values = {**dict.fromkeys(_TITLES, title), **dict.fromkeys(_TEXTS, text)}
     if read.get("from"):
         sender = _NAME.match(str(read["from"]))
         name = sender.group(1) if sender else str(read["from"])
-        made |= {
+        values |= {
             "to": str(read["from"]),
             "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
             "body": vocab.sentence(language, "receipt", name=name),
         }
-    return made
+    return values

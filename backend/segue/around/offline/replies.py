@@ -54,17 +54,17 @@ class Talk:
     @classmethod
     def of(cls, messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) -> Self:
         notes = instruction = ""
-        said: list[BaseMessage] = []
+        spoken: list[BaseMessage] = []
         for message in messages:
             if isinstance(message, HumanMessage):
                 noted, text = prompts.notes_and_message(message.text)
                 text, instruction = prompts.message_and_instruction(text)
                 text = text[:LONGEST_READ].removeprefix(DUE)
                 notes = noted or notes
-                said += [HumanMessage(text)] if text else []
+                spoken += [HumanMessage(text)] if text else []
             else:
-                said.append(message)
-        return cls(said, notes, instruction, [tool for tool in tools if tool.name not in UNUSED_TOOLS])
+                spoken.append(message)
+        return cls(spoken, notes, instruction, [tool for tool in tools if tool.name not in UNUSED_TOOLS])
 
     @cached_property
     def requests(self) -> list[str]:
@@ -89,8 +89,8 @@ class Talk:
     @cached_property
     def now(self) -> datetime | None:
         """The user's local time, without a zone."""
-        said = _NOW.search(self.notes)
-        return datetime.fromisoformat(f"{said[1]}T{said[2]}") if said else None
+        match = _NOW.search(self.notes)
+        return datetime.fromisoformat(f"{match[1]}T{match[2]}") if match else None
 
     @property
     def wanted_later(self) -> Mapping[str, str] | None:
@@ -169,16 +169,16 @@ def _told(talk: Talk, result: vocab.ShownResult) -> str:
         return brief(result, talk.language)
     value = result.value if isinstance(result.value, dict) else {}
     keys = ((detail, key) for detail in sorted(spoken & vocab.DETAILS.keys()) for key in vocab.DETAILS[detail])
-    detail, said = next(((detail, value[key]) for detail, key in keys if value.get(key)), ("", ""))
+    detail, content = next(((detail, value[key]) for detail, key in keys if value.get(key)), ("", ""))
     if not detail or vocab.strip_words(talk.message, result.nouns | vocab.DETAILS.keys()):
         return present(result, talk.tools, talk.language)
-    return talk.say(detail, value=str(said)[:16].replace("T", " ") if detail == "dated" else said)
+    return talk.say(detail, value=str(content)[:16].replace("T", " ") if detail == "dated" else content)
 
 
 def _regardless_of_sources(talk: Talk) -> AIMessage | None:
     """Returns the call that the message asks for, if nothing has been called for it but what its frontend found."""
-    *before, asked = talk.messages[: -talk.fresh]
-    read = {call["name"] for call in asked.tool_calls} if isinstance(asked, AIMessage) else set()
+    *before, last = talk.messages[: -talk.fresh]
+    read = {call["name"] for call in last.tool_calls} if isinstance(last, AIMessage) else set()
     if prompts.TEXTS["sources"] not in talk.notes or read != {READ_ATTACHMENT}:
         return None
     reply = _answer_message(replace(talk, messages=before))
@@ -188,11 +188,11 @@ def _regardless_of_sources(talk: Talk) -> AIMessage | None:
 def _answer_message(talk: Talk) -> AIMessage:
     if classify(talk.message).verdict == "reject":
         return _reply(talk, talk.say("declined"))
-    wanted = talk.message
+    request = talk.message
     if prompts.TEXTS["search_forbidden"] in talk.notes:  # without its "don't search the web"
-        parts = (part for part in _CLAUSE_END.split(wanted) if not {"search", "web"} & vocab.concepts(part))
-        wanted = ",".join(parts).strip()
-    text, accepts = _without_yes(wanted)
+        parts = (part for part in _CLAUSE_END.split(request) if not {"search", "web"} & vocab.concepts(part))
+        request = ",".join(parts).strip()
+    text, accepts = _without_yes(request)
     if accepts and (call := _accepted(talk, text)):
         return call
     return _act(talk, text or talk.message, accepting=accepts)
@@ -202,10 +202,10 @@ def _account(talk: Talk) -> str:
     """Returns how a plan ended: what failed, what earlier steps gave in a line each, and the last result in full."""
     since = max((at for at, message in enumerate(talk.messages) if isinstance(message, HumanMessage)), default=0)
     results = [each for each in vocab.results_in(talk.messages[since:]) if each.tool != READ_ATTACHMENT]
-    said = [str(message.content) for message in talk.messages[since:] if isinstance(message, AIMessage)]
+    texts = [str(message.content) for message in talk.messages[since:] if isinstance(message, AIMessage)]
     parts = [f"✓ {brief(result, talk.language).rstrip('.。')}" for result in results[:-1]]
     parts += [present(results[-1], [], talk.language)] if results else []
-    parts += [text for text in said if text]
+    parts += [text for text in texts if text]
     steps = (orjson.loads(line) for line in _FAILED_STEP.findall(talk.notes))
     shown = "\n".join(parts)
     parts += [_failure(talk, step["error"]) for step in steps if step.get("error") and step["error"] not in shown]
@@ -246,15 +246,15 @@ def _accepted(talk: Talk, text: str) -> AIMessage | None:
 def _supplied(talk: Talk) -> AIMessage | None:
     """Returns the call whose missing arguments the last answer asked for, if the message gives them."""
     pattern = re.escape(talk.say("missing", tool="\0", arguments="\1"))
-    asked = re.match(pattern.replace("\0", r"(\S+)").replace("\1", r"(.+?)"), talk.last_answer)
-    tool = next((tool for tool in talk.tools if asked and tool.name == asked.group(1)), None)
-    said = talk.message.strip()
-    if asked is None or tool is None or _QUESTION.search(said) or classify(said).verdict != "none":
+    question = re.match(pattern.replace("\0", r"(\S+)").replace("\1", r"(.+?)"), talk.last_answer)
+    tool = next((tool for tool in talk.tools if question and tool.name == question.group(1)), None)
+    text = talk.message.strip()
+    if question is None or tool is None or _QUESTION.search(text) or classify(text).verdict != "none":
         return None
-    if vocab.is_order(said) and vocab.tool_for(said, talk.newest_first, talk.tools) is not None:
+    if vocab.is_order(text) and vocab.tool_for(text, talk.newest_first, talk.tools) is not None:
         return None
-    one_text = talk.say("comma") not in asked.group(2) and not tool.opens and not _SPELLED_OUT.search(said)
-    given = f'"{said}"' if one_text else said
+    one_text = talk.say("comma") not in question.group(2) and not tool.opens and not _SPELLED_OUT.search(text)
+    given = f'"{text}"' if one_text else text
     args = arguments_for(tool, talk.request(f"{talk.requests[-2]} {given}"))
     return None if missing_arguments(tool, args) else call_to(tool, args)
 

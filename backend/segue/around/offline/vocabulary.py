@@ -217,8 +217,8 @@ class LaterWords:
     @cached_property
     def when(self) -> re.Pattern[str]:
         """Finds words in a row that say nothing but when."""
-        said = (f"(?:{_GROUP_NAME.sub('?:', each)})" for kind in _WAYS for _, each in self._written(kind))
-        way, links = _APART.format("|".join(said)), self.table["links"]
+        forms = (f"(?:{_GROUP_NAME.sub('?:', each)})" for kind in _WAYS for _, each in self._written(kind))
+        way, links = _APART.format("|".join(forms)), self.table["links"]
         return re.compile(rf"{way}(?:[\s,،，]*(?:{links})?[\s,،，]*{way})*", re.IGNORECASE)
 
     def found(self, kind: str, text: str) -> tuple[str, re.Match[str]] | None:
@@ -230,8 +230,8 @@ class LaterWords:
             ]
         return next(((meaning, match) for meaning, each in self._rows[kind] if (match := each.search(text))), None)
 
-    def number(self, said: str) -> int:
-        return int(said if said.isdecimal() else self.table["numbers"][said.casefold()])
+    def number(self, text: str) -> int:
+        return int(text if text.isdecimal() else self.table["numbers"][text.casefold()])
 
     def _written(self, kind: str) -> list[tuple[str, str]]:
         if kind not in _WAYS:
@@ -391,7 +391,7 @@ def tool_for(
         return next((tool for tool in tools if tool.opens in URL_ARGUMENTS), None)
     spoken = concepts(message)
     verbs = (spoken & VERBS) | ({"send"} if "reply" in spoken else set())
-    wanted = (spoken & NOUNS) | stems(message) | ({"file"} if FILE.search(message) else set())
+    subjects = (spoken & NOUNS) | stems(message) | ({"file"} if FILE.search(message) else set())
     verbs |= {"read"} if names_only_a_place(message) else set()
     doing = [tool for tool in tools if tool.does(verbs)]
     able = [  # the web has to be named to be searched, and a page to be opened without its address
@@ -399,7 +399,7 @@ def tool_for(
         for tool in doing
         if ("web" in spoken if tool.name == WEB_SEARCH else tool.opens not in URL_ARGUMENTS or "page" in spoken)
     ]
-    fitting = [tool for tool in able if wanted & tool.named or (wanted & tool.described and verbs & tool.verbs)]
+    fitting = [tool for tool in able if subjects & tool.named or (subjects & tool.described and verbs & tool.verbs)]
     if not fitting and FILE.search(message):
         return None
     others = bool(spoken & NOUNS and verbs - {"search"})  # it is about things that no tool is for
@@ -412,14 +412,14 @@ def tool_for(
     if not fitting and web:
         fitting = [tool for tool in tools if tool.name == WEB_SEARCH]
     first = next((found for word in message.split() if (found := concepts(word) & VERBS)), frozenset())
-    return max(fitting, key=lambda tool: _fit(tool, wanted, verbs, first), default=None)
+    return max(fitting, key=lambda tool: _fit(tool, subjects, verbs, first), default=None)
 
 
 def _fit(
-    tool: OfferedTool, wanted: frozenset[str], verbs: frozenset[str], first: frozenset[str]
+    tool: OfferedTool, subjects: frozenset[str], verbs: frozenset[str], first: frozenset[str]
 ) -> tuple[int, bool, bool, int]:
-    shared = 3 * len(wanted & tool.named) + 2 * len(verbs & tool.verbs) + len(wanted & tool.described)
-    return shared, bool(first & tool.verbs), tool.query is not None, -len(tool.named - wanted - verbs)
+    shared = 3 * len(subjects & tool.named) + 2 * len(verbs & tool.verbs) + len(subjects & tool.described)
+    return shared, bool(first & tool.verbs), tool.query is not None, -len(tool.named - subjects - verbs)
 
 
 def results_in(messages: Sequence[BaseMessage]) -> list[ShownResult]:

@@ -62,8 +62,8 @@ class Trial:
                 yield tool
             elif (server := self.servers.get(name)) is not None and not server.off:
                 if not tool.name.startswith(server.prefix):
-                    told = f"{tool.name} was recorded under another prefix than {server.prefix!r} of {name}"
-                    raise CannotPlay(f"{told}: keep the prefix, then what is called can be compared.")
+                    fault = f"{tool.name} was recorded under another prefix than {server.prefix!r} of {name}"
+                    raise CannotPlay(f"{fault}: keep the prefix, then what is called can be compared.")
                 if server.offers(own := tool.name.removeprefix(server.prefix)):
                     groups = tool.depends_on if own in server.depends_on else ()
                     yield tool.model_copy(update={"confirm": server.confirm.get(own), "depends_on": groups})
@@ -188,8 +188,8 @@ class TurnPlayback:
     @property
     def _made(self) -> tuple[RecordedStep, ...]:
         """The steps of the plan that this turn has made."""
-        made = self.turn.plan
-        return made.steps if made and (self.before is None or self.before.number != made.number) else ()
+        plan = self.turn.plan
+        return plan.steps if plan and (self.before is None or self.before.number != plan.number) else ()
 
     def _plan(self) -> Round:
         """A plan of calls that had to wait came from the loop; `_next_round` makes it again."""

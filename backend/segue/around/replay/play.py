@@ -121,8 +121,8 @@ class Player:
         others = (*turns[: number - 1][::-1], *turns[number:])  # a model may look earlier than the recorded one did
         self.servers.known, self.servers.arrived = turn.calls, []
         self.servers.elsewhere = tuple(call for other in others for call in other.calls)
-        said = [RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers if self.config.trial]
-        played, *later = [await self._played(playback.session_id, each) for each in (turn, *said)]
+        steers = [RecordedTurn(message=text, approves=turn.approves) for _, text in turn.steers if self.config.trial]
+        played, *later = [await self._played(playback.session_id, each) for each in (turn, *steers)]
         playback.rehearsed.append(Rehearsed(number, turn, [played, *later], self.servers.arrived))
         playback.differences += differences(number, turn, played, in_words=False)
         playback.usage.append((turn.usage, played.usage))

@@ -157,9 +157,9 @@ def table(reports: Iterable[SessionReport]) -> Iterator[str]:
         cells = [each.name, str(each.same), *(_shown(*each.amounts[kind]) for kind in KINDS)]
         rows.append((cells, list(map(str, each.differences))))
     widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in rows), strict=True)]
-    for cells, told in rows:
+    for cells, details in rows:
         yield "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
-        yield from (f"  {line}" for line in told)
+        yield from (f"  {line}" for line in details)
     yield from (f"fails: {each.name} ({', '.join(each.exceeded)})" for each in reports if each.exceeded)
 
 

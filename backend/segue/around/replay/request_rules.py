@@ -34,7 +34,7 @@ def kind_of_request(request: Mapping[str, Any]) -> RequestKind:
     last = request["messages"][-1]
     instruction = str(last["content"]) if last["role"] == "user" else ""
     unmarked: RequestKind = "loop" if "tools" in request else "other"
-    return next((asked for note, asked in _NOTES.items() if note in instruction), unmarked)
+    return next((kind for note, kind in _NOTES.items() if note in instruction), unmarked)
 
 
 def invalid_history(messages: list[dict[str, Any]]) -> str | None:

@@ -70,17 +70,15 @@ async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
     """Yields events. Arguments some models send only whole come as a piece: the package would call without them."""
     in_pieces = set[object]()  # the items whose arguments have come so
     async for data in events(pieces):
-        event = read_json(data) if _ARGUMENTS.encode() in data else {}
-        event = event if isinstance(event, dict) else {}
-        kind, item = event.get("type"), (event.get("item_id"), event.get("output_index"))
-        if kind == f"{_ARGUMENTS}.delta" and event.get("delta"):
+        body = read_json(data) if _ARGUMENTS.encode() in data else {}
+        body = body if isinstance(body, dict) else {}
+        kind, item = body.get("type"), (body.get("item_id"), body.get("output_index"))
+        if kind == f"{_ARGUMENTS}.delta" and body.get("delta"):
             in_pieces.add(item)
         is_piece = kind == f"{_ARGUMENTS}.done" and item not in in_pieces
-        out = (
-            write_json({**event, "type": f"{_ARGUMENTS}.delta", "delta": event.get("arguments")}) if is_piece else data
-        )
-        if out:
-            yield b"data: %b\n\n" % out.replace(b"\n", b" ")
+        read = write_json({**body, "type": f"{_ARGUMENTS}.delta", "delta": body.get("arguments")}) if is_piece else data
+        if read:
+            yield b"data: %b\n\n" % read.replace(b"\n", b" ")
 
 
 def _schema(schema: AnswerSchema) -> dict[str, Any]:
