@@ -17,7 +17,7 @@ from sqlalchemy import NullPool, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from segue.around.embedded.server_urls import ServerUrls
+from segue.around.embedded.server_urls import ServerUrls, server_urls, servers_under_way
 from segue.around.embedded.servers import embedded_servers, redis_binary
 from segue.around.embedded.watcher import command_lines, wait_until
 from segue.domain.errors import AppError
@@ -347,6 +347,23 @@ def test_a_very_long_data_folder_works(tmp_path: Path) -> None:
         assert sql(servers, "SELECT 1") == 1
         assert ping(servers)
     assert running(folder) == {}
+
+
+async def test_servers_that_are_under_way_start_by_themselves_and_end_with_the_block(data_dir: Path) -> None:
+    with servers_under_way(None, None, data_dir):
+        assert await asyncio.to_thread(wait_until, lambda: len(running(data_dir)) > 1, 60)  # without one that asks
+        async with server_urls(None, None, data_dir) as urls:
+            assert await asyncio.to_thread(ping, urls)
+        assert await asyncio.to_thread(ping, urls)
+    assert not running(data_dir)
+
+
+async def test_servers_that_cannot_get_under_way_are_told_of_to_one_that_asks(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with servers_under_way(None, None, tmp_path / "file"), pytest.raises(AppError) as caught:
+        async with server_urls(None, None, tmp_path / "file"):
+            pass
+    assert caught.value.code == "data_dir_unwritable"
 
 
 @pytest.mark.parametrize("place", ["file/data", "file"])
