@@ -50,8 +50,10 @@ async def in_child_process(
         try:
             with anyio.fail_after(deadline_s):
                 return await anyio.to_process.run_sync(_bounded, work, args, deadline_s, cancellable=True)
-        except (TimeoutError, anyio.BrokenWorkerProcess) as error:
+        except TimeoutError as error:
             raise TooMuch(f"takes longer than {deadline_s:g} s") from error
+        except anyio.BrokenWorkerProcess as error:
+            raise TooMuch("ends the process that does it") from error
         except MemoryError as error:
             raise TooMuch("needs too much memory") from error
 

@@ -78,7 +78,9 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
             async with asyncio.timeout(timeout_s):
                 # Not in a thread: libxml2 takes the square of the attributes of one element.
                 return await in_child_process(_readable, await _fetch(client, arguments["url"]), deadline_s=timeout_s)
-        except (TimeoutError, TooMuch):
+        except TooMuch as error:
+            raise ToolFailed(f"The page was not read: that {error}.") from error
+        except TimeoutError:
             raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
 
     return Tool(spec=replace(defined("web_fetch"), timeout_s=timeout_s + 5), run=run, summarise=_summary)
