@@ -15,7 +15,6 @@ from typing import Final, Self, assert_never
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import prometheus_client
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import Metric
@@ -40,9 +39,12 @@ from segue.turns.turn_service import TurnService
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 OTHER: Final = "other"
+DECLARED: Final = load_toml("metrics.toml", package="segue.api")
 
 ANSWER_WITHIN_S: Final = 1.0  # of another process, to a scrape
 MAX_ANSWER_BYTES: Final = 16_000_000
+
+Value = float | Mapping[str, float] | None  # one by each value of the label; None while its store cannot be reached
 
 
 def process_metrics(
@@ -51,18 +53,18 @@ def process_metrics(
     """Yields the gauges of this process."""
     watchers, streams = events.followers
     in_use, pool_size = database.connections
-    yield GaugeMetricFamily("segue_turns_running", "Turns that run in this process.", turns.running)
-    yield GaugeMetricFamily("segue_turn_places", "Turns that may run here at once.", turns.places)
-    yield GaugeMetricFamily("segue_streams_open", "Clients that read events as they come.", streams)
-    yield GaugeMetricFamily("segue_watchers", "Requests that wait for a turn or read its events.", watchers)
-    yield GaugeMetricFamily("segue_database_pool_size", "Connections to PostgreSQL there may be.", pool_size)
-    yield GaugeMetricFamily("segue_database_pool_in_use", "Connections that are in use.", in_use)
-    yield GaugeMetricFamily("segue_redis_degraded", "1 while Redis is lost.", redis.degraded)
-    yield CounterMetricFamily("segue_redis_outages_total", "Times Redis was lost.", redis.outages)
-    counter = CounterMetricFamily("segue_unreadable_total", "Reads of what cannot be read.", labels=["table"])
-    yield _by_label(counter, unreadable_reads)
-    ready = {server: state == "ready" for server, state in mcp.states().items()}
-    yield _gauges("segue_mcp_server_ready", "1 while an MCP server is connected.", "server", ready)
+    return _families(
+        segue_turns_running=turns.running,
+        segue_turn_places=turns.places,
+        segue_streams_open=streams,
+        segue_watchers=watchers,
+        segue_database_pool_size=pool_size,
+        segue_database_pool_in_use=in_use,
+        segue_redis_degraded=redis.degraded,
+        segue_redis_outages_total=redis.outages,
+        segue_unreadable_total=unreadable_reads,
+        segue_mcp_server_ready={server: state == "ready" for server, state in mcp.states().items()},
+    )
 
 
 def shared_metrics(
@@ -75,33 +77,27 @@ def shared_metrics(
     """Yields the gauges of all processes together; a value is None while its store cannot be reached. `outbox` is how
     many webhook events wait, and for how many seconds the first of them has.
     """
-    up = {"postgres": backlog is not None, "redis": tools_failed is not None}
-    yield _gauges("segue_store_up", "1 where the store answered just now.", "store", up)
-    if backlog is not None:
-        open_turns = {"queued": backlog.queued, "running": backlog.running}
-        yield _gauges("segue_turns_open", "Turns that have not ended, of all.", "status", open_turns)
-        yield GaugeMetricFamily("segue_turns_lapsed", "Running turns whose lease is over.", backlog.lapsed)
-        yield GaugeMetricFamily(
-            "segue_turn_oldest_waiting_seconds", "How long a turn that could run has waited.", backlog.oldest_s
-        )
-    if outbox is not None:
-        pending, oldest_s = outbox
-        yield GaugeMetricFamily("segue_webhook_pending", "Events that wait to be sent to the webhook.", pending)
-        yield GaugeMetricFamily("segue_webhook_oldest_seconds", "How long the first of them has waited.", oldest_s)
-    if jobs is not None:
-        yield GaugeMetricFamily("segue_queue_jobs", "Sessions in the queue that no process has taken.", jobs)
-    if tools_failed is not None:
-        yield _gauges("segue_tool_failed_for_all", "1 for a tool that has failed for all.", "tool", tools_failed)
+    pending, oldest_s = outbox or (None, None)
+    return _families(
+        segue_store_up={"postgres": backlog is not None, "redis": tools_failed is not None},
+        segue_turns_open={"queued": backlog.queued, "running": backlog.running} if backlog else None,
+        segue_turns_lapsed=backlog.lapsed if backlog else None,
+        segue_turn_oldest_waiting_seconds=backlog.oldest_s if backlog else None,
+        segue_webhook_pending=pending,
+        segue_webhook_oldest_seconds=oldest_s,
+        segue_queue_jobs=jobs,
+        segue_tool_failed_for_all=tools_failed,
+    )
 
 
-def _gauges(name: str, help_text: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _by_label(GaugeMetricFamily(name, help_text, labels=[label]), values)
-
-
-def _by_label(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
-    for value_of_label, value in values.items():
-        family.add_metric([value_of_label], value)
-    return family
+def _families(**values: Value) -> Iterator[Metric]:
+    for name, value in values.items():
+        if value is not None:
+            help_text, label = DECLARED["read"][name]
+            family = Metric(name.removesuffix("_total"), help_text, "counter" if name.endswith("_total") else "gauge")
+            for of, number in value.items() if isinstance(value, Mapping) else [("", value)]:
+                family.add_sample(name, {label: of} if label else {}, number)
+            yield family
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,17 +121,16 @@ class Metrics:
         prometheus_client.Gauge(
             "segue_build_info", "1; the label says which release this is.", ["version"], registry=registry
         ).labels(__version__).set(1)
-        declared = load_toml("metrics.toml", package="segue.api")
         self._counters = {
             name: prometheus_client.Counter(name, help_text, labels.split(), registry=registry)
-            for name, (help_text, labels, *_) in declared["counters"].items()
+            for name, (help_text, labels, *_) in DECLARED["counters"].items()
         }
-        for name, (_, _, *values) in declared["counters"].items():
+        for name, (_, _, *values) in DECLARED["counters"].items():
             for value in values:
                 self._counters[name].labels(value)  # a rate does not see the step of a series that begins above 0
         self._histograms = {
             name: prometheus_client.Histogram(name, help_text, labels.split(), buckets=buckets, registry=registry)
-            for name, (help_text, labels, buckets) in declared["histograms"].items()
+            for name, (help_text, labels, buckets) in DECLARED["histograms"].items()
         }
         self._read_all: Callable[[], Iterable[Metric]] = registry.collect
         self.scraped = prometheus_client.CollectorRegistry()
