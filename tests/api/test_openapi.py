@@ -150,5 +150,5 @@ def raised() -> Iterator[str]:
         yield from (code or named[name] for code, name in codes)
         yield from (f"{thing}_not_found" for thing in re.findall(r'(?:NotFound|existing)\(\s*"(\w+)"', source))
     yield from (cause.code for cause in outages.POSTGRES.values())
-    rows = tomllib.loads((ROOT / "backend/segue/domain/turn_errors.toml").read_text("utf-8"))
+    rows = tomllib.loads((ROOT / "backend/segue/domain/errors.toml").read_text("utf-8"))
     yield from (row.get("code", name) for name, row in rows.items())

@@ -7,8 +7,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.plan import Step
 from segue.domain.session import (
     AcknowledgementReport,
@@ -81,7 +80,7 @@ async def test_the_answer_is_byte_for_byte_what_fastapi_writes(at: datetime) -> 
 
 
 def test_an_error_comes_out_of_its_terminal_event_as_it_went_in() -> None:
-    error = turn_errors.of("turn_interrupted").with_extra(turn_id="turn_1")
+    error = app_error("turn_interrupted").with_extra(turn_id="turn_1")
     with pytest.raises(AppError) as raised:
         answer_json(run_ended(TURN, error))
     assert vars(raised.value) == vars(error)

@@ -20,6 +20,7 @@ from segue.db.engine import Database
 from segue.db.redis_connection import RedisServer
 from segue.db.redis_keys import Batch, Streams, turn_events_key
 from segue.domain import turn_errors
+from segue.domain.errors import app_error
 from segue.domain.events import (
     ArgumentsAdded,
     CallBegun,
@@ -361,9 +362,9 @@ async def test_a_second_attempt_goes_on_in_the_same_log_and_the_first_can_say_no
         seen = await followed(elsewhere, until=ATTEMPT + 6)
         first.emit(TextAdded("msg_1", "er, far too late."))
         first.emit(TextEnded("msg_1"))
-        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        alive.end(TURN, app_error("turn_interrupted"))
         alive.close(TURN, epoch=2)
-        alive.end(TURN, turn_errors.of("internal_error"))
+        alive.end(TURN, app_error("internal_error"))
         whole = as_sent(await followed(elsewhere))
     check(whole)
     assert whole[: len(seen)] == as_sent(seen)
@@ -400,7 +401,7 @@ async def test_who_reads_where_the_first_attempt_spoke_on_after_the_second_began
         woken.close(TURN, epoch=1)
         for said in (StepStarted("tool_loop"), StepStarted("respond"), TextStarted("msg_2"), TextEnded("msg_2")):
             second.emit(said)
-        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        alive.end(TURN, app_error("turn_interrupted"))
         sent, whole = as_sent(await reading), as_sent(await followed(elsewhere))
     check(sent)
     assert texts(sent) == {"msg_1": "The answer, far too late.", "msg_2": ""}
@@ -439,7 +440,7 @@ async def test_a_call_whose_arguments_broke_off_is_closed_by_the_next_attempt_an
             second.emit(then)
         second.emit(CallBegun("call_3", "look", "msg_2"))
         second.emit(ArgumentsAdded("call_3", "{"))
-        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        alive.end(TURN, app_error("turn_interrupted"))
         second.emit(CallGivenUp("call_3"))
         sent = as_sent(await followed(alive))
     check(sent)
@@ -454,8 +455,8 @@ async def test_a_call_whose_arguments_broke_off_is_closed_by_the_next_attempt_an
 
 async def test_a_turn_that_ends_before_it_ran_has_a_log_of_its_end_alone(settings: Settings) -> None:
     async with log_of(settings) as here, log_of(settings) as there:
-        here.end(TURN, turn_errors.of("turn_interrupted"))
-        here.end(TURN, turn_errors.of("turn_interrupted"))
+        here.end(TURN, app_error("turn_interrupted"))
+        here.end(TURN, app_error("turn_interrupted"))
         [end] = as_sent(await followed(there))
     assert (end.id, end.type) == (END, "RUN_ERROR")
 
@@ -465,7 +466,7 @@ async def test_a_follower_that_is_behind_the_end_is_told_that_no_more_comes(sett
         await here.open(TURN, epoch=1, stream=False)
         late = asyncio.create_task(followed(here, after=END))
         await asyncio.create_task(followed(here, until=1))  # by then the other waits
-        here.end(TURN, turn_errors.of("turn_interrupted"))
+        here.end(TURN, app_error("turn_interrupted"))
         assert await late == []
 
 
@@ -478,7 +479,7 @@ async def test_a_position_that_was_trimmed_is_a_gap_and_then_what_follows(settin
         key = await written(redis, TURN.session_id, TURN.turn_id, 4)
         await redis.xtrim(key, maxlen=1, approximate=False)
         gap, last = as_sent(await followed(there, until=4))
-        here.end(TURN, turn_errors.of("turn_interrupted"))
+        here.end(TURN, app_error("turn_interrupted"))
         assert (gap.id, is_gap(gap), last.kind) == (3, True, "STEP_STARTED 2")
         assert [entry.position for entry in await followed(there, after=3)] == [4, END]
 
@@ -495,7 +496,7 @@ async def test_what_was_written_twice_is_told_once_and_what_is_not_ours_not_at_a
         await redis.xadd(key, {"events": lines + '3 {"type":"STEP_STARTED","stepName":"respond"}\n'}, id="3-0")
         await redis.xadd(key, {"events": "no line of ours\n", "other": "1"}, id="4-0")
         await redis.xadd(key, {"other": "1"}, id="5-0")
-        here.end(TURN, turn_errors.of("turn_interrupted"))
+        here.end(TURN, app_error("turn_interrupted"))
         assert [entry.position for entry in await followed(there)] == [1, 2, 3, END]
 
 
@@ -508,7 +509,7 @@ async def test_an_attempt_goes_on_behind_what_is_not_ours_at_the_end_of_the_log(
         await redis.xadd(key, {"events": "no line of ours\n"}, id="5-0")
         async with asyncio.timeout(PATIENCE_S):
             await alive.open(TURN, epoch=2, stream=False)
-        alive.end(TURN, turn_errors.of("turn_interrupted"))
+        alive.end(TURN, app_error("turn_interrupted"))
         assert [entry.position for entry in await followed(alive)] == [1, ATTEMPT + 1, END]
 
 
@@ -520,7 +521,7 @@ async def test_a_reader_that_falls_behind_gets_what_it_has_missed_in_one_part(se
             for number in range(300):
                 writer.emit(StepStarted(str(number)))
             assert [entry.position for entry in await anext(parts)] == [*range(2, 302)]
-            here.end(TURN, turn_errors.of("turn_interrupted"))
+            here.end(TURN, app_error("turn_interrupted"))
             assert [entry.position for part in [part async for part in parts] for entry in part] == [END]
 
 
@@ -543,6 +544,6 @@ async def test_a_thousand_readers_are_told_a_few_at_a_time_while_everything_else
                 before = told.total()
                 await asyncio.sleep(0)
                 at_once.append(told.total() - before)
-        here.end(TURN, turn_errors.of("turn_interrupted"))
+        here.end(TURN, app_error("turn_interrupted"))
     assert max(at_once) <= WOKEN_AT_ONCE
     assert told == {2: 1000, 3: 1000, END: 1000}

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.models import turns, usage
-from segue.domain import turn_errors
+from segue.domain.errors import app_error
 from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
@@ -76,7 +76,7 @@ async def writes_nothing(database: Database, claim: Claim) -> None:
                 charges={(utc_now().date(), "late"): Charge("late")},
             )
         assert await connection.scalar(select(func.count()).where(usage.c.model == "late")) == 0
-        failed = turn_errors.of("internal_error")
+        failed = app_error("internal_error")
         assert not await terminations.end_turn(connection, claim, failed, now=utc_now(), timeline=RunTimeline())
         assert not await terminations.requeue(connection, claim, "handed_back", timeout_s=300)
         assert await claims.renew_leases(connection, [claim], worker="late", lease_s=600) == set()
@@ -113,15 +113,13 @@ async def test_a_turn_whose_owner_has_come_back_is_neither_taken_from_it_nor_end
         [seen] = await terminations.neglected_turns(connection, timeout_s=300)
         assert await claims.renew_leases(connection, [claim], worker="back", lease_s=600) == {claim.key.turn_id}
         assert not await terminations.requeue(connection, seen, "process_lost", timeout_s=300)
-        assert not await terminations.end_turn(
-            connection, seen, turn_errors.of("turn_gave_up", attempts=3), now=utc_now()
-        )
+        assert not await terminations.end_turn(connection, seen, app_error("turn_gave_up", attempts=3), now=utc_now())
         assert (await connection.execute(select(turns.c.status))).scalar_one() == "running"
 
 
 async def test_a_worker_that_wakes_up_after_its_turn_was_ended_elsewhere_writes_nothing(settings: Settings) -> None:
     """Its epoch is still the turn's."""
-    gave_up = turn_errors.of("turn_gave_up", attempts=3)
+    gave_up = app_error("turn_gave_up", attempts=3)
     async with running(settings, takes_turns=False) as client:
         session = await client.new_session()
         async with abandoned(settings, session) as (database, claim):

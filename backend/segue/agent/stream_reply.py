@@ -19,7 +19,8 @@ from pydantic_core import from_json
 from segue.agent import prompts
 from segue.agent.state import StartedMessage, TurnContext
 from segue.db.rows import UNREADABLE, read_json
-from segue.domain import events, turn_errors
+from segue.domain import events
+from segue.domain.errors import app_error
 from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
 from segue.log import log
@@ -285,7 +286,7 @@ async def structured_answer(
     reply = await context.model.reply(request, tools, tool_choice="none", schema=of_client(schema), sampling=sampling)
     text, faults = await asyncio.to_thread(_read, schema, reply.text)
     if faults:
-        raise turn_errors.of("output_invalid", faults="; ".join(faults))
+        raise app_error("output_invalid", faults="; ".join(faults))
     return text
 
 

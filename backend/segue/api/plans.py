@@ -12,9 +12,8 @@ from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, Se
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
 from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, PagingDep, PlanDecision, TimeZone
-from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.plan import Button, Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
@@ -38,7 +37,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
     """Shows the plan that is open."""
     session = await services.read(get_session, caller, session_id)
     if session.pending_plan is None:
-        raise turn_errors.of("no_open_plan")
+        raise app_error("no_open_plan")
     return session.pending_plan
 
 

@@ -21,8 +21,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from segue import __version__
-from segue.domain import turn_errors
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.language.lexicon import load_toml
 from segue.log import log
@@ -221,7 +220,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def cut_off(request: Request) -> Response:
     """Returns what a request gets that the end of its process cuts off."""
-    error = turn_errors.of("turn_interrupted")
+    error = app_error("turn_interrupted")
     error.detail = "This process is stopping. Repeat the request, with the same Idempotency-Key if it had one."
     return _beyond_middleware(request, _problem(request, error))
 

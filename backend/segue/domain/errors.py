@@ -2,10 +2,13 @@
 turn's row. Errors that a tool addresses to the model are in `domain/tool.py`.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from importlib.resources import files
+from typing import Any, Final, TypeVar
 
 Found = TypeVar("Found")
+ROWS: Final = tomllib.loads(files("segue.domain").joinpath("errors.toml").read_text("utf-8"))
 
 
 class AppError(Exception):
@@ -44,6 +47,16 @@ class AppError(Exception):
         """Adds members to the problem and returns the same error."""
         self.extra.update(extra)
         return self
+
+
+def app_error(name: str, *, extra: Mapping[str, str | int] | None = None, **given: Any) -> AppError:
+    """Returns the error of a row of errors.toml. `given` is what its title and detail have in braces, and `errors`,
+    `retry_after_s`.
+    """
+    row = {"code": name, **ROWS[name]}
+    wait_s: int | None = given.get("retry_after_s", row.pop("retry_after_s", None))
+    row |= {member: row[member].format(**given) for member in ("title", "detail")}
+    return AppError(**row, retry_after_s=wait_s, extra=extra, errors=given.get("errors", ()))
 
 
 class Unreadable(AppError):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple
 
-from segue.domain import turn_errors
+from segue.domain.errors import app_error
 from segue.domain.session import TurnKey
 from segue.events import agui_encoding
 
@@ -156,9 +156,9 @@ class EventBuffer:
             if self.complete:
                 return
             if self._shutting_down and not patient:
-                raise turn_errors.of("turn_interrupted")
+                raise app_error("turn_interrupted")
             if self._postgres_lost and not patient and not self.published_here:
-                raise turn_errors.of("storage_lost")
+                raise app_error("storage_lost")
             change = asyncio.get_running_loop().create_future()
             self._waiting[change] = min(position, self.end - 1)  # the end is told to all
             try:

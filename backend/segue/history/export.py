@@ -19,9 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
 from segue.db.engine import Database
-from segue.domain import recording, turn_errors
+from segue.domain import recording
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.ids import Clock
 from segue.domain.plan import Plan, decision_of
 from segue.domain.redaction import secrets_in, without, without_secret_texts, without_secrets
@@ -69,11 +69,11 @@ async def load_conversation(
     session = await get_session(connection, owner, session_id)
     rows = await ended_turns(connection, session_id)
     if not rows:
-        raise turn_errors.of("nothing_to_export")
+        raise app_error("nothing_to_export")
     messages: dict[str, list[Message]] = {row.id: [] for row in rows}
     stored = await list_messages(connection, owner, session_id, after=0, limit=MAX_MESSAGES + 1)
     if len(stored) > MAX_MESSAGES:
-        raise turn_errors.of("conversation_too_long", at_most=MAX_MESSAGES)
+        raise app_error("conversation_too_long", at_most=MAX_MESSAGES)
     for message in stored:
         messages.get(message.turn_id, []).append(message)
     calls = await list_calls(connection, owner, session_id, limit=MAX_MESSAGES)

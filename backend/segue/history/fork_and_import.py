@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.rows import oldest_first
 from segue.domain import session, turn_errors
-from segue.domain.errors import existing
+from segue.domain.errors import app_error, existing
 from segue.domain.ids import new_id
 from segue.memory.history import IN_HISTORY
 from segue.memory.session_store import check_session, get_session, title_due_in_copy
@@ -52,9 +52,9 @@ async def fork_session(
     found = await connection.execute(_CUT, {"source": session_id, "message": message_id})
     cut = existing("message", found.one_or_none())
     if cut.branch is not None:
-        raise turn_errors.of("not_in_history")
+        raise app_error("not_in_history")
     if cut.busy is not None:
-        raise turn_errors.of("turn_in_progress", extra={"turn_id": cut.busy})
+        raise app_error("turn_in_progress", extra={"turn_id": cut.busy})
     fork_id = new_id("ses", now)
     values = {
         "source": session_id,
@@ -157,7 +157,7 @@ def _turns() -> sa.Insert:
             "status": sa.case((is_divided, "cancelled"), else_=turns.c.status),
             "request": turns.c.request.op("||")(sa.literal(unplanned, JSONB)),
             "report": sa.case((is_divided, sa.null()), else_=report),
-            "error": sa.case((is_divided, sa.literal(error_row(turn_errors.of("forked")), JSONB)), else_=turns.c.error),
+            "error": sa.case((is_divided, sa.literal(error_row(app_error("forked")), JSONB)), else_=turns.c.error),
             "error_extra": sa.case((is_divided, sa.null()), else_=turns.c.error_extra),
             **dict.fromkeys(("idempotency_key", "body_hash", "facts_due_at", "run", "timeline"), sa.null()),
         },

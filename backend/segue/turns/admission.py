@@ -16,7 +16,7 @@ from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain import turn_errors
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.identity import Charge
 from segue.domain.ids import new_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end, next_version
@@ -198,9 +198,9 @@ async def find_retry(
     if last is not None and last.id == turn.turn_id and once is not None and last.retried == once:
         return Admitted(turn, last.status, fresh=False)
     if (busy := await first_open_turn(connection, session_id)) is not None:
-        raise turn_errors.of("turn_in_progress", extra={"turn_id": busy})
+        raise app_error("turn_in_progress", extra={"turn_id": busy})
     if last is None or last.id != turn.turn_id or last.status not in ("failed", "cancelled"):
-        raise turn_errors.of("cannot_retry")
+        raise app_error("cannot_retry")
     return Admitted(turn)
 
 
@@ -213,7 +213,7 @@ async def retry(
     if not found.fresh:
         return found
     if (turn := await run_again(connection, found.turn, request, now=now, room=1)) is None:
-        raise turn_errors.of("cannot_retry")
+        raise app_error("cannot_retry")
     return Admitted(turn)
 
 
@@ -242,7 +242,7 @@ async def begin_decision(
     if stored is None:
         if await plans.newest_has_expired(connection, session_id):
             return None
-        raise turn_errors.of("no_open_plan")
+        raise app_error("no_open_plan")
     plans.usable(stored)
     if stored.plan.version != button.version or button.plan_id not in (None, stored.plan.id):
         raise StalePlan
@@ -253,7 +253,7 @@ async def begin_decision(
             return None
         request = replace(request, decided_by=by.identity.user)
     elif button.decision == "confirm" and stored.plan.waits_for is not None:
-        raise turn_errors.of("waits_for_others", whom=stored.plan.waits_for.told)
+        raise app_error("waits_for_others", whom=stored.plan.waits_for.told)
     request = replace(request, message=_message_of(button, stored.plan), amends=button.decision == "amend")
     return await _begin_decided(connection, owner, stored, button, tools=tools, request=request, now=now)
 
@@ -363,7 +363,7 @@ def _invalid(name: Literal["invalid_args", "invalid_answer"], why: str, faults: 
     errors = [
         {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": name} for at, _, said in found
     ]
-    return turn_errors.of(name, why=why, errors=errors)
+    return app_error(name, why=why, errors=errors)
 
 
 async def accepted_before(
@@ -374,7 +374,7 @@ async def accepted_before(
     if once is None or stored is None:
         return None
     if stored.body_hash != once.body_hash:
-        raise turn_errors.of("idempotency_key_reused")
+        raise app_error("idempotency_key_reused")
     for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
     return Admitted(turn_key(session_id, stored), stored.status, fresh=False, failed_for_now=for_now)
 
@@ -395,7 +395,7 @@ async def _admit_locked(
 
     while (turn := await begin()) is None:
         if request.on_busy in ("enqueue", "steer"):
-            raise turn_errors.of("too_many_queued", limit=MAX_QUEUED)
+            raise app_error("too_many_queued", limit=MAX_QUEUED)
         if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now
-            raise turn_errors.of("turn_in_progress", extra={"turn_id": busy})
+            raise app_error("turn_in_progress", extra={"turn_id": busy})
     return Admitted(turn)

@@ -12,9 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import messages, plans, sessions, turns
 from segue.db.rows import newest_first, older_than, plan_of
-from segue.domain import turn_errors
 from segue.domain.approval_rule import MAX_REASON_CHARS, Others, WaitsFor
-from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import digest_of_json
@@ -207,7 +206,7 @@ async def record_decision(
     if waits is None or step is None or stored.plan.version != button.version:
         raise StalePlan
     if stored.plan.expires_at <= now:
-        raise turn_errors.of("plan_expired")
+        raise app_error("plan_expired")
     agreed = step.others.yes_by if step.others else ()
     _check_decider(waits, owner, by.identity, agreed, now)
     if button.args is not None and not waits.may_change_args:
@@ -238,12 +237,12 @@ def _check_decider(waits: WaitsFor, owner: str, identity: Identity, agreed: Sequ
     """As `_may_decide`, in Python. Raises AppError `not_yours_to_decide`, NotFound if it does not wait for them."""
     if not waits.is_for(identity, now):
         if identity.user == owner:
-            raise turn_errors.of("decision_of_others", whom=waits.told)
+            raise app_error("decision_of_others", whom=waits.told)
         raise NotFound("approval")
     if waits.who == "other" and identity.user == owner:
-        raise turn_errors.of("decision_of_another", group=waits.group)
+        raise app_error("decision_of_another", group=waits.group)
     if identity.user in agreed:
-        raise turn_errors.of("yes_of_another", group=waits.group)
+        raise app_error("yes_of_another", group=waits.group)
 
 
 def decided_already(plan: Plan) -> AppError:

@@ -13,8 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.agent.prompts import TEXTS, fenced_lines
 from segue.agent.render_messages import listed_reference
 from segue.db.models import messages, sessions, turns
-from segue.domain import turn_errors
-from segue.domain.errors import existing
+from segue.domain.errors import app_error, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import new_id
 from segue.domain.session import NO_OPTIONS, Attached, first_words
@@ -58,13 +57,13 @@ async def put_in_place(
     )
     row = existing("message", (await connection.execute(statement)).one_or_none())
     if (busy := await first_open_turn(connection, session_id)) is not None:
-        raise turn_errors.of("turn_in_progress", extra={"turn_id": busy})
+        raise app_error("turn_in_progress", extra={"turn_id": busy})
     if row.branch is not None:
-        raise turn_errors.of("not_in_history")
+        raise app_error("not_in_history")
     if request.message and row.role != "user":
-        raise turn_errors.of("not_the_users")
+        raise app_error("not_the_users")
     if request.message and row.at != row.seq:
-        raise turn_errors.of("cannot_edit_steer")
+        raise app_error("cannot_edit_steer")
     await _leave_history(connection, session_id, from_seq=row.seq, now=now)
     old_request, note = request_of(row.request, row.id), await _note_of_calls(connection, session_id, tools)
     request = replace(request, force_web_search=old_request is not None and old_request.force_web_search, note=note)

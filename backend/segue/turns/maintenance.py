@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from segue.db.outages import OutageLog
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.telemetry import PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
 from segue.events.outbox import drop_excess
 from segue.log import log
@@ -96,9 +96,9 @@ def _reason_to_end(turn: terminations.NeglectedTurn, *, timeout_s: float) -> App
     if turn.cancelled:
         return turn_errors.cancelled()
     if turn.attempts >= terminations.MAX_ATTEMPTS:
-        return turn_errors.of("turn_gave_up", attempts=turn.attempts)
+        return app_error("turn_gave_up", attempts=turn.attempts)
     if turn.left_s is None or turn.left_s <= 0:
-        return turn_errors.of("turn_timeout", seconds=timeout_s)
+        return app_error("turn_timeout", seconds=timeout_s)
     return None
 
 

@@ -23,7 +23,7 @@ from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
 from segue.domain import session, turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, Unreadable
+from segue.domain.errors import AppError, Unreadable, app_error
 from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead, TextEnded
 from segue.domain.identity import current_user
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
@@ -77,7 +77,7 @@ class UnstoredEnds:
         except StatementError as refused:  # as it would be again; if the other one is too, recovery ends the turn
             log.warning("end_refused", turn_id=end.claim.key.turn_id, error=type(refused.orig).__name__)
             if end.error is None or end.error.code != "internal_error":
-                failed = turn_errors.of("internal_error")
+                failed = app_error("internal_error")
                 await self.add(replace(end, error=failed, timeline=RunTimeline(), cut_off=None))
 
     def has(self, session_id: str) -> bool:
@@ -223,10 +223,10 @@ class TurnRun:
                 log.warning("turn_cut_off", code=error.code)
                 await self._stop_for(None)
                 return None
-            failure = turn_errors.of("storage_lost") if isinstance(error, StorageUnavailable) else error
+            failure = app_error("storage_lost") if isinstance(error, StorageUnavailable) else error
         except Exception as error:  # a turn that fails in any way ends with an error of its own
             is_late = limit.expired()
-            failure = turn_errors.of("turn_timeout" if is_late else "internal_error", seconds=timeout_s)
+            failure = app_error("turn_timeout" if is_late else "internal_error", seconds=timeout_s)
             log.exception("turn_raised", error=type(error).__name__, exc_info=None if is_late else error)
         span.fail(failure.code)
         await self._stop_for(failure)

@@ -26,9 +26,8 @@ from segue.agent.prompts import TEXTS
 from segue.db.engine import Database
 from segue.db.models import schedules, turns
 from segue.db.rows import OWNER_LOCK, Position, claim_row, due_in, newest_first, older_than
-from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest, existing
+from segue.domain.errors import AppError, InvalidRequest, app_error, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, digest_of_json, new_id
 from segue.domain.session import TurnKey, TurnStatus
@@ -280,7 +279,7 @@ async def begin_unattended(
     await lock_session(connection, row.owner, session_id)
     turn = await begin_turn(connection, row.owner, session_id, request, now=now, room=MAX_QUEUED + 1)
     if turn is None:
-        raise turn_errors.of("too_many_queued", limit=MAX_QUEUED)
+        raise app_error("too_many_queued", limit=MAX_QUEUED)
     return Admitted(turn)
 
 

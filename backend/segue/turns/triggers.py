@@ -23,7 +23,7 @@ from segue.db.models import triggers
 from segue.db.redis_keys import Rates
 from segue.db.rows import Position, newest_first, older_than
 from segue.domain import turn_errors
-from segue.domain.errors import NotFound, existing
+from segue.domain.errors import NotFound, app_error, existing
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, new_id
 from segue.log import log
@@ -174,7 +174,7 @@ class Triggers:
             if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in received):
                 return event_id
         log.info("trigger_refused", trigger_id=row.id)
-        raise turn_errors.of("signature_invalid")
+        raise app_error("signature_invalid")
 
     def _secrets(self, row: Row[Any]) -> list[str]:
         """Returns the valid secrets, the newest first; none if no key opens them."""
@@ -188,7 +188,7 @@ class Triggers:
 
     def _sealed(self, trigger_id: str, secret: str, *, before: str | None = None, until: datetime | None = None) -> str:
         if self.seal is None:
-            raise turn_errors.of("trigger_key_missing")
+            raise app_error("trigger_key_missing")
         known = {"trigger": trigger_id, "secret": secret, "before": before, "until": until}
         return self.seal.seal_text(orjson.dumps(known).decode())
 

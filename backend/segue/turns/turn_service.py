@@ -16,8 +16,7 @@ from segue.agent.tool_loop import plain_request
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_connection import RedisServer
 from segue.db.redis_keys import plans_of_owner_key
-from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.identity import Charge, Identity
 from segue.domain.plan import Button
 from segue.domain.session import Message, PromptReport, Turn, TurnKey
@@ -189,7 +188,7 @@ class TurnService:
         store, again = self._deciding(owner, session_id, button, request), known.turn.turn_id if known else None
         admitted = await self.begin(owner, button.message, store, again=again)
         if admitted is None:  # raised after the commit, since the plan is stored as expired
-            raise turn_errors.of("plan_expired")
+            raise app_error("plan_expired")
         return admitted.turn
 
     async def done_elsewhere(self, owner: str, key: str) -> None:
@@ -230,7 +229,7 @@ class TurnService:
             raise decided_already((await deps.database.read(get_plan, plan_id)).plan) from None
         decided = await deps.database.read(get_approval, identity, plan_id, now=deps.clock())
         if decided.status == "expired":
-            raise turn_errors.of("plan_expired")
+            raise app_error("plan_expired")
         return decided
 
     async def decide_several(self, owner: str, buttons: Mapping[str, Button], *, origin: Origin) -> dict[str, Admitted]:
@@ -249,7 +248,7 @@ class TurnService:
                     except AppError as error:
                         raise error.with_extra(session_id=session_id) from None
                     if accepted is None:
-                        raise turn_errors.of("plan_expired").with_extra(session_id=session_id)
+                        raise app_error("plan_expired").with_extra(session_id=session_id)
                     admitted[session_id] = accepted
         for session_id, each in admitted.items():
             await self._dispatch(owner, ids[session_id], each)

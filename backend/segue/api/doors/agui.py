@@ -24,8 +24,7 @@ from segue.api.doors.every_door import ClientId, on_disconnect, session_of_clien
 from segue.api.event_streams import EVENTS, EventStream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import MAX_VERSION, Body, ChangeInWords, Json
-from segue.domain import turn_errors
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json
 from segue.domain.plan import PAGE_MESSAGE, Button, Plan, page_call_id
@@ -375,7 +374,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
     events = framed(run_events(client, session, turn, frames, snapshots))
     if turn is None:
         return EventStream(events, headers={"X-Session-Id": session.id})
-    farewell = frame(Entry(end_of(turn), agui_encoding.run_ended(turn, turn_errors.of("turn_interrupted"))))
+    farewell = frame(Entry(end_of(turn), agui_encoding.run_ended(turn, app_error("turn_interrupted"))))
     leaving = on_disconnect(client, turn, asked=props.on_disconnect == "cancel")
     return EventStream(events, headers=turn_headers(turn), farewell=farewell, **leaving)
 

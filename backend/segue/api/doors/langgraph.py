@@ -25,9 +25,8 @@ from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, e
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import Json, Metadata
-from segue.domain import turn_errors
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, new_id
 from segue.domain.plan import Button
@@ -221,7 +220,7 @@ async def _resume(client: ClientRequest, place: str | None, session: Session, gi
         request = ChatRequest(text, once=known, stream=True, abandons=abandons)
         return (await every_door.say(client, session.id, request)).turn
     if answer.verdict is None or (question is None and row is None):
-        raise turn_errors.of("no_open_plan")
+        raise app_error("no_open_plan")
     plan_id, version = question or (None, 0)
     button = Button(answer.verdict, version, answer.args, plan_id=plan_id, answer=answer.form, chosen=answer.chosen)
     return await every_door.decide(client, session.id, button, known)
@@ -247,7 +246,7 @@ async def _parts(run: LangGraphRun, modes: Collection[StreamMode], *, after: int
                     parts.has_new_state = False
                     yield encode([("values", (await run.view()).values())])
     except AppError as error:
-        if error.code != turn_errors.of("turn_interrupted").code:
+        if error.code != app_error("turn_interrupted").code:
             yield encode([("error", {"error": error.code, "message": error.detail})], position=end)
 
 

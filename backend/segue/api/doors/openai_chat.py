@@ -24,8 +24,7 @@ from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webu
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Json
-from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.field_types import doc
 from segue.domain.session import WRITTEN_BY, TurnKey
 from segue.domain.tool import TurnEffect
@@ -349,7 +348,7 @@ class Chunks(Writer):
     answer, and the pages that it rests on. The sources that it found it shows of itself.
     """
 
-    interrupted = _data(error_body(turn_errors.of("turn_interrupted"))) + DONE
+    interrupted = _data(error_body(app_error("turn_interrupted"))) + DONE
     end = DONE
 
     def __init__(self, head: Json, *, usage: bool, events: bool = False) -> None:

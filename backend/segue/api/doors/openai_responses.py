@@ -25,8 +25,7 @@ from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Body, Json, Metadata, NewSession
 from segue.api.sessions import make_session
-from segue.domain import turn_errors
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import AppError, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import is_id
 from segue.domain.session import Session, Turn
@@ -194,7 +193,7 @@ class ResponseWriter(openai_chat.Writer):
     """
 
     interrupted = b"event: error\ndata: %b\n\n" % orjson.dumps(
-        {**error_body(turn_errors.of("turn_interrupted"))["error"], "type": "error", "sequence_number": 0}
+        {**error_body(app_error("turn_interrupted"))["error"], "type": "error", "sequence_number": 0}
     )
     end = b""
 

@@ -26,8 +26,7 @@ from segue.api.doors.every_door import ClientId, find_session, session_of_client
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import BY_SEQ, Json, Page, PagingDep, PlanDecision, encode_cursor
-from segue.domain import turn_errors
-from segue.domain.errors import InvalidRequest, NotFound
+from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, patched
@@ -440,7 +439,7 @@ async def _is_decision(connection: AsyncConnection, turn_id: str) -> bool:
 
 def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
     chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
-    cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, turn_errors.of("turn_interrupted")))
+    cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, app_error("turn_interrupted")))
 
     async def written() -> AsyncGenerator[Sequence[Entry]]:
         async with aclosing(run_events(client, session, turn, RunFrames(session.id, turn.turn_id))) as parts:
