@@ -17,7 +17,7 @@ from segue.api.chat import ClientRequest
 from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
 from segue.api.schemas import Page, PagingDep, row_position
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.log import log
 from segue.memory import short_term
@@ -199,7 +199,7 @@ def _content(part: dict[str, Any]) -> bytes:
             | {"source": {"type": "data", "value": str(given)}}
         ):
             return _decoded(given)
-    raise parts_unsupported(f"The part of the type {part['type']!r} has no file in it.")
+    raise app_error("parts_unsupported", why=f"The part of the type {part['type']!r} has no file in it.")
 
 
 def _decoded(given: str) -> bytes:
@@ -209,13 +209,8 @@ def _decoded(given: str) -> bytes:
         if not head.lower().endswith(";base64"):
             return unquote_to_bytes(rest)
     elif ":" in head:
-        raise parts_unsupported("A part names a file elsewhere.")
+        raise app_error("parts_unsupported", why="A part names a file elsewhere.")
     try:
         return b64decode(rest if comma else given, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequest("The content of a file is not valid base64.") from None
-
-
-def parts_unsupported(why: str) -> AppError:
-    detail = f"Nothing was accepted: {why} Send text, and files in the message as `data:` URLs: nothing is fetched."
-    return AppError("parts_unsupported", status=422, title="A part of the message cannot be read", detail=detail)

@@ -23,7 +23,7 @@ from segue.api.api_settings import ApiSettings
 from segue.api.metrics import Metrics
 from segue.api.problems import PROBLEMS
 from segue.db.engine import Asked, Loaded, Statements
-from segue.domain.errors import AppError, NotFound
+from segue.domain.errors import NotFound, app_error
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
 from segue.events.user_feed import UserFeeds
@@ -128,15 +128,13 @@ async def _caller(request: Request, _: Described) -> str:
 def require_ops(identity: Identity) -> None:
     """Raises AppError `forbidden` for a caller who may not see other users' data."""
     if "ops" not in identity.scopes:
-        detail = "This is for callers with the scope `ops`: `segue keys create --user … --scope ops`."
-        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+        raise app_error("forbidden")
 
 
 def require_content(identity: Identity) -> None:
     """Raises AppError `forbidden` for a caller who may not see what other users said."""
     if "ops:content" not in identity.scopes:
-        detail = "This has what the user said: it is for callers with the scopes `ops` and `ops:content`."
-        raise AppError("forbidden", status=403, title="Forbidden", detail=detail)
+        raise app_error("content_forbidden")
 
 
 async def record_reading(

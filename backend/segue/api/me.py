@@ -12,9 +12,9 @@ from starlette.responses import StreamingResponse
 from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging, invalid_cursor
+from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging
 from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import is_id
@@ -85,8 +85,7 @@ def as_lines(lines: AsyncIterator[str]) -> StreamingResponse:
 def check_confirmed(owner: str, confirm: str) -> None:
     """Raises AppError `not_confirmed`."""
     if confirm != owner:
-        detail = "Nothing was removed: `confirm` is not the user whose rows these are."
-        raise AppError("not_confirmed", status=422, title="Not confirmed", detail=detail)
+        raise app_error("not_confirmed")
 
 
 async def erase_all(services: Services, owner: str) -> ErasedRows:
@@ -107,10 +106,9 @@ async def list_memories(
     """Lists the caller's facts. Newest first; with a query those it finds, best first, on one page."""
     if query:
         if session_id is not None:
-            detail = "Ask for the facts of a session or for those that a query finds, not for both."
-            raise AppError("query_in_session", status=422, title="No query in a session", detail=detail)
+            raise app_error("query_in_session")
         if cursor is not None:
-            raise invalid_cursor()
+            raise app_error("invalid_cursor")
         return Page(await services.long_term.search((caller, ""), query, now=services.clock(), limit=limit), None)
     paging = Paging(limit, cursor)
     found = await services.read(fact_store.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))

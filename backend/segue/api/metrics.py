@@ -28,7 +28,7 @@ from segue.db.engine import Database
 from segue.db.redis_connection import RedisServer
 from segue.db.rows import unreadable_reads
 from segue.domain import telemetry
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.domain.identity import Charge
 from segue.events.event_log import EventLog
 from segue.language.lexicon import load_toml
@@ -282,8 +282,7 @@ async def metrics_served(metrics: Metrics, host: str, port: int, *, live_within_
     try:
         server, thread = prometheus_client.start_http_server(port, host, metrics.scraped)
     except OSError as error:
-        detail = f"WORKER_METRICS_PORT={port} cannot be listened on: {error.strerror}."
-        raise AppError("port_taken", status=500, title="The port cannot be used", detail=detail) from error
+        raise app_error("port_taken", port=port, why=error.strerror) from error
     scrape = prometheus_client.make_wsgi_app(metrics.scraped)
     server.set_app(_application(scrape, asyncio.get_running_loop(), live_within_s))
     url = f"http://{host}:{server.server_port}"

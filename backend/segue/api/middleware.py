@@ -26,7 +26,7 @@ from segue.api.api_settings import ApiSettings
 from segue.api.connection import LINGER_S
 from segue.api.deps import Services
 from segue.api.metrics import METHODS
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.identity import Identity, current_user, is_loopback
 from segue.domain.ids import is_id
 from segue.domain.telemetry import RequestAnswered, Span, trace_of, untraced
@@ -134,9 +134,7 @@ class Gate:
         for given in request.headers.getlist("host"):
             host = _without_port(given)
             if host not in self._hosts and not is_loopback(host):
-                answers = "Without AUTH this service answers to names of this machine only"
-                detail = f"{answers}, not to {host[:100]!r}. Call it as 127.0.0.1, or add the name to ALLOWED_HOSTS."
-                raise AppError("host_not_allowed", status=403, title="Called by another name", detail=detail)
+                raise app_error("host_not_allowed", host=host[:100])
 
     def _refuse_other_pages(self, request: Request) -> None:
         """Cross-site requests: a browser sends a plain POST for any page without a preflight."""
@@ -145,8 +143,7 @@ class Gate:
         for origin in request.headers.getlist("origin"):
             host = _without_port(origin.partition("://")[2])
             if origin not in self._origins and host not in self._hosts and not is_loopback(host):
-                detail = f"Without AUTH pages of {origin[:100]!r} change nothing. Add it to CORS_ORIGINS if it may."
-                raise AppError("origin_not_allowed", status=403, title="Called by a page from elsewhere", detail=detail)
+                raise app_error("origin_not_allowed", origin=origin[:100])
 
 
 async def _authenticate(request: Request) -> None:

@@ -13,7 +13,7 @@ from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
 from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, PagingDep, PlanDecision, TimeZone
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error
+from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.plan import Button, Plan, UnreadablePlan
 from segue.domain.session import ChatAnswer
@@ -183,5 +183,4 @@ async def revoke_grant(
         if await mandates.forget(connection, session_id, tool):
             return
     services.tools.specs(tool, owner=caller, groups=origin.groups)
-    detail = f"{tool} asks in this session as it is: nothing is remembered for it."
-    raise AppError("no_grant", status=404, title="No grant", detail=detail)
+    raise app_error("no_grant", tool=tool)

@@ -213,8 +213,7 @@ async def _left(request: Request, _: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
-    detail = "Something went wrong on our side. The request id finds it in the log."
-    problem = _problem(request, AppError("internal_error", status=500, title="Internal error", detail=detail))
+    problem = _problem(request, app_error("request_failed"))
     return _beyond_middleware(request, problem)
 
 

@@ -14,7 +14,7 @@ from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep,
 from segue.api.problems import problems
 from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, row_position
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.session import LONGEST_MESSAGE
 from segue.memory.session_store import get_session
@@ -263,8 +263,7 @@ async def receive_event(trigger_id: TriggerId, services: ServicesDep, http: Requ
     """Takes an event, of 32 kB at most, signed as standardwebhooks.com says. Sent again, it is the same turn."""
     body = await http.body()
     if len(body) > MAX_EVENT_BYTES:
-        detail = f"An event has {MAX_EVENT_BYTES} bytes at most."
-        raise AppError("body_too_large", status=413, title="The event is too large", detail=detail)
+        raise app_error("event_too_large", at_most=MAX_EVENT_BYTES)
     begun = await services.triggers.receive(trigger_id, http.headers, body)
     bind_contextvars(turn_id=begun.turn.turn_id)
     return BegunTurn(begun.turn.turn_id)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from segue.db.rows import Position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.approval_rule import MAX_REASON_CHARS
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
 from segue.domain.ids import Prefix, id_pattern, known_zone
@@ -295,7 +295,7 @@ class Paging:
         try:
             return position.validate_json(base64.b64decode(self.cursor, altchars=b"-_", validate=True))
         except (ValueError, OverflowError) as error:
-            raise invalid_cursor() from error
+            raise app_error("invalid_cursor") from error
 
     def behind(self, position: TypeAdapter[Any], name: str = "before") -> Json:
         """Returns what a list is asked for: `limit`, one more than the page has, and, as `name`, where it begins."""
@@ -345,8 +345,3 @@ def row_position(prefix: Prefix) -> TypeAdapter[Position | str]:
 def id_position(prefix: Prefix) -> TypeAdapter[str]:
     """Returns the shape of a position in a list that is ordered by id."""
     return TypeAdapter(Annotated[str, Field(pattern=id_pattern(prefix))])
-
-
-def invalid_cursor() -> AppError:
-    detail = "Use the next_cursor of the page before as it is, or none for the first page."
-    return AppError("invalid_cursor", status=422, title="Not a cursor of this list", detail=detail)

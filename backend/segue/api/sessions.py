@@ -14,7 +14,7 @@ from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
 from segue.api.problems import problems
 from segue.domain import session as domain
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import id_pattern
 from segue.domain.recording import RecordedSettings, Recording, recording_text
@@ -79,8 +79,7 @@ async def make_session(client: ClientRequest, wishes: schemas.NewSession) -> Ses
             return existing
         session = await session_store.create_session(connection, caller, now=services.clock(), **given)
         if name and not await session_store.name_session(connection, caller, name, session.id):
-            detail = "Another request with this Idempotency-Key has just made it. Repeat this one to read it."
-            raise AppError("session_exists", status=409, title="The session exists", detail=detail)
+            raise app_error("session_exists")
     services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 
@@ -243,8 +242,7 @@ async def rate_message(
     async with services.database.transaction() as connection:
         message = await history.get_message(connection, caller, session_id, message_id)
         if message.role != "assistant":
-            detail = "Only what the assistant said can be rated: this message is the user's own, or a tool's result."
-            raise AppError("not_an_answer", status=422, title="Not an answer", detail=detail)
+            raise app_error("not_an_answer")
         await session_store.set_feedback(connection, message_id, rating=body.rating, comment=body.comment)
         [rated] = await with_metadata(connection, [message])
     return rated

@@ -17,7 +17,7 @@ from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, ex
 from segue.api.problems import problems
 from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
 from segue.db.owners import ErasedRows, has_rows
-from segue.domain.errors import AppError, InvalidRequest, NotFound
+from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner
 from segue.history.operator_figures import UserOverview, list_users
@@ -87,8 +87,7 @@ class OpsNewKey:
 async def _api_keys(services: ServicesDep, _: Ops) -> ApiKeys:
     """Raises AppError `no_api_keys` if callers are known by something else."""
     if not isinstance(services.authenticator, ApiKeys):
-        detail = "Callers are known by other means than API keys here: AUTH is `none` or `jwt`."
-        raise AppError("no_api_keys", status=409, title="There are no API keys", detail=detail)
+        raise app_error("no_api_keys")
     return services.authenticator
 
 
@@ -153,8 +152,7 @@ def _refuse_more_than(own: Identity, other: Identity) -> None:
     scopes = other.scopes if other.user == own.user else other.scopes | {"ops:content"}
     lacks = (scopes - own.scopes, other.groups - own.groups, other.roles - own.roles)
     if missing := [name for names in lacks for name in sorted(names)]:
-        detail = f"Your key lacks {', '.join(missing)}: it can make no key that may do more than it may itself."
-        raise AppError("beyond_own_scopes", status=403, title="More than your own scopes", detail=detail)
+        raise app_error("beyond_own_scopes", missing=", ".join(missing))
 
 
 def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
@@ -208,8 +206,7 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
     models = [model for each in known for model in (each.main, each.small)]
     unpriced = sorted({*services.long_term.unpriced, *(name for model in models for name in model.unpriced)})
     if body.cost_per_day and unpriced:
-        detail = f"A limit of cost needs a price of {', '.join(unpriced)} in the file PRICES_FILE."
-        raise AppError("price_missing", status=422, title="A price is missing", detail=detail)
+        raise app_error("price_missing", models=", ".join(unpriced))
     cost = None if body.cost_per_day is None else Decimal(str(body.cost_per_day))
     return await _set(services, user, OwnLimits(**{**body.model_dump(), "cost_per_day": cost}), operator)
 

@@ -11,11 +11,11 @@ from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
-from segue.api.attachments import SentFile, is_file, parts_unsupported, with_files
+from segue.api.attachments import SentFile, is_file, with_files
 from segue.api.chat import ClientDep, ClientRequest
 from segue.api.deps import IdentityDep, Services
 from segue.api.schemas import Json
-from segue.domain.errors import AppError, InvalidRequest, NotFound, existing
+from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error, existing
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
 from segue.domain.plan import Button, Plan
@@ -159,8 +159,7 @@ def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str
 
 
 def _may_not(why: str) -> AppError:
-    detail = f"The request names a user for whom it speaks. {why}"
-    return AppError("may_not_speak_for", status=403, title="May not speak for another user", detail=detail)
+    return app_error("may_not_speak_for", why=why)
 
 
 def turn_headers(turn: TurnKey) -> dict[str, str]:
@@ -205,7 +204,7 @@ def _text_of_part(part: object) -> str:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": str(kind)} if kind != "text":
-            raise parts_unsupported(f"A part of the type {kind[:40]!r} cannot be read.")
+            raise app_error("parts_unsupported", why=f"A part of the type {kind[:40]!r} cannot be read.")
     raise InvalidRequest("A part of the user's newest message is neither text nor a file.")
 
 

@@ -275,7 +275,7 @@ def _json(value: object, **options: Any) -> Response:
 
 
 def _not_supported(detail: str) -> AppError:
-    return AppError("not_supported", status=422, title="Segue has nothing for this", detail=detail)
+    return app_error("not_supported", why=detail)
 
 
 @router.get("/ok", include_in_schema=False)

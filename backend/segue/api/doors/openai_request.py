@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 
-from segue.api.attachments import SentFile, is_file, parts_unsupported, sent_files
+from segue.api.attachments import SentFile, is_file, sent_files
 from segue.api.chat import ClientRequest
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
 from segue.api.doors.every_door import agent_of, agents_of, find_session
 from segue.api.schemas import Json
-from segue.domain.errors import AppError, InvalidRequest
+from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import Charge
 from segue.domain.session import LONGEST_MESSAGE, TurnOptions
@@ -147,8 +147,7 @@ async def _schema_of(body: Json) -> str | None:
 
 
 def unsupported(param: str, why: str) -> AppError:
-    title, detail = "Not supported", f"`{param}` cannot be taken as it is, and nothing was accepted. {why}"
-    return AppError("unsupported_parameter", status=400, title=title, detail=detail, extra={"param": param})
+    return app_error("unsupported_parameter", param=param, why=why, extra={"param": param})
 
 
 async def message_of(http: Request, messages: Sequence[Json], body: Json) -> SentMessage:
@@ -308,7 +307,7 @@ def _part(part: object, *, is_new: bool) -> str:
         return str(part[_TEXTS[kind]])
     if not is_new or is_file(part):
         return ""
-    raise parts_unsupported(f"A part of the type {str(kind)[:50]!r} cannot be read.")
+    raise app_error("parts_unsupported", why=f"A part of the type {str(kind)[:50]!r} cannot be read.")
 
 
 def is_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> bool:

@@ -132,8 +132,7 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
     """
     turn = await _turn_of(client, response_id)
     if len(await client.services.read(list_turns, client.caller, turn.session_id, before=None, limit=2)) > 1:
-        detail = f"What came after rests on it. Delete all of it: DELETE /sessions/{turn.session_id}"
-        raise AppError("in_conversation", status=409, title="Part of a conversation", detail=detail)
+        raise app_error("in_conversation", session_id=turn.session_id)
     await client.services.turns.delete_session(client.caller, turn.session_id)
     return {"id": response_id, "object": "response.deleted", "deleted": True}
 
