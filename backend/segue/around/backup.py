@@ -35,7 +35,7 @@ from segue.db.engine import Database
 from segue.db.migrations import MIGRATION_LOCK, missing_revisions, upgrade
 from segue.db.models import metadata
 from segue.db.postgres_server import REVISION
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 
 FORMAT: Final = 1
 COMPRESSION: Final = 1  # of 9: a fifth larger than at 6, in a third of the time
@@ -200,28 +200,24 @@ def opened_archive(path: Path) -> Iterator[tuple[ZipFile, Manifest]]:
             with archive.open(_MANIFEST) as file:
                 manifest = _manifests.validate_json(file.read(1_000_000))
             if manifest.format != FORMAT:
-                raise unreadable(path, f"its format is {manifest.format}, and this release reads {FORMAT}")
+                why = f"its format is {manifest.format}, and this release reads {FORMAT}"
+                raise app_error("backup_unreadable", path=path, why=why)
             yield archive, manifest
     except _DAMAGED as error:
-        raise unreadable(path, "it is damaged, or no backup") from error
+        raise app_error("backup_unreadable", path=path, why="it is damaged, or no backup") from error
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise unreadable(path, error.strerror or "it cannot be opened") from error
-
-
-def unreadable(path: Path | str, why: str) -> AppError:
-    title = "The backup cannot be read"
-    return AppError("backup_unreadable", status=500, title=title, detail=f"{path} cannot be restored: {why}.")
+        raise app_error("backup_unreadable", path=path, why=error.strerror or "it cannot be opened") from error
 
 
 async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) -> Manifest:
     """Writes the archive. Raises AppError `no_store`, `store_too_new`, `migrating`, `copy_failed`."""
     async with database.read_only() as connection:
         if not await _becomes_true(lambda: connection.scalar(_IS_AT_REST), MIGRATION_S):
-            raise migrating()
+            raise app_error("migrating")
         if (found := await current_revision(connection)) is None:
-            raise AppError("no_store", status=404, title="Nothing to back up", detail="The database is empty.")
+            raise app_error("no_store")
         if missing_revisions(found) is None:
-            raise store_too_new(found)
+            raise app_error("store_too_new", revision=found)
         present = await _ours(connection)
     async with database.transaction() as connection, driver_of(connection) as driver:
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -246,16 +242,6 @@ async def current_revision(connection: AsyncConnection) -> str | None:
     return revision
 
 
-def migrating() -> AppError:
-    detail = "A process is migrating the database. Try again in a moment."
-    return AppError("migrating", status=503, title="The database is being migrated", detail=detail, retryable=True)
-
-
-def store_too_new(revision: str) -> AppError:
-    detail = f"A newer release has migrated the database to {revision}. Use the `segue` of that release."
-    return AppError("store_too_new", status=503, title="The database is too new", detail=detail)
-
-
 @asynccontextmanager
 async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
     """Yields asyncpg's connection, which knows COPY; statements take their `timeout`. Raises AppError `copy_failed`."""
@@ -267,8 +253,7 @@ async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
         ended = f"ended the copy ({type(error).__name__}); its log may say more"  # its words may hold a value of a row
         why = "did not answer in time" if isinstance(error, TimeoutError) else ended
-        detail = f"PostgreSQL {why}. Nothing has changed."
-        raise AppError("copy_failed", status=500, title="The copy failed", detail=detail) from error
+        raise app_error("copy_failed", why=why) from error
 
 
 async def _columns(connection: AsyncConnection) -> dict[str, dict[str, str | None]]:
@@ -316,9 +301,7 @@ async def fill_from(stores: OpenStores, path: Path, *, force: bool, progress: On
     """
     with opened_archive(path) as (archive, manifest):
         if missing_revisions(manifest.revision) is None:
-            made_by = f"{path} was made by Segue {manifest.version} at schema {manifest.revision}"
-            detail = f"{made_by}, which this release does not know. Restore it with that release or a newer one."
-            raise AppError("backup_too_new", status=409, title="The backup is too new", detail=detail)
+            raise app_error("backup_too_new", path=path, made=manifest)
         async with stores.database.autocommit() as connection, driver_of(connection) as driver:
             await _refuse_target(connection, driver, force=force)
             async with _restore_schema(driver):
@@ -334,8 +317,7 @@ async def fill_from(stores: OpenStores, path: Path, *, force: bool, progress: On
 async def _restore_schema(driver: Any) -> AsyncIterator[None]:
     """Keeps an empty schema for the block. One process restores at a time; raises AppError `restoring` for another."""
     if not await driver.fetchval(f"SELECT pg_try_advisory_lock({RESTORE_LOCK})"):
-        detail = "Another process restores into this database. Wait for it, or end it."
-        raise AppError("restoring", status=409, title="A restore is under way", detail=detail)
+        raise app_error("restoring")
     try:
         await driver.execute(f"{_DROP_SCHEMA}; CREATE SCHEMA {SCHEMA}", timeout=SWAP_TIMEOUT_S)
         yield
@@ -348,15 +330,13 @@ async def _restore_schema(driver: Any) -> AsyncIterator[None]:
 async def _refuse_target(connection: AsyncConnection, driver: Any, *, force: bool) -> None:
     revision = await current_revision(connection)
     if revision is not None and missing_revisions(revision) is None:
-        raise store_too_new(revision)
+        raise app_error("store_too_new", revision=revision)
     if not await _becomes_true(lambda: driver.fetchval(_ALONE), OTHERS_S):
-        detail = "Another process of Segue uses this database. Stop it first: what it holds would not fit any more."
-        raise AppError("store_in_use", status=409, title="The database is in use", detail=detail)
+        raise app_error("store_in_use")
     exists = "SELECT EXISTS (SELECT FROM {})"
     stored = [table for table in await _ours(connection) if await driver.fetchval(exists.format(table))]
     if stored and not force:
-        detail = f"The database is not empty: {', '.join(stored)}. --force deletes all of it for the backup."
-        raise AppError("store_not_empty", status=409, title="The database is not empty", detail=detail)
+        raise app_error("store_not_empty", tables=", ".join(stored))
 
 
 async def _ours(connection: AsyncConnection) -> list[str]:
@@ -368,7 +348,8 @@ async def _ours(connection: AsyncConnection) -> list[str]:
 async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: OnProgress) -> None:
     tables = {row["table_name"] for row in await driver.fetch(_TABLES, SCHEMA)} - {"alembic_version"}
     if tables != manifest.tables.keys():
-        raise unreadable(str(archive.filename), f"it has other tables than {manifest.revision}")
+        why = f"it has other tables than {manifest.revision}"
+        raise app_error("backup_unreadable", path=archive.filename, why=why)
     for name, table in manifest.tables.items():
         await _fill_table(driver, archive, name, table, progress)
     await driver.execute(f"ANALYZE {', '.join(f'{SCHEMA}.{name}' for name in tables)}", timeout=SWAP_TIMEOUT_S)
@@ -387,7 +368,7 @@ async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy
         name, source=chunks(), columns=table.columns, schema_name=SCHEMA, format="text", timeout=COPY_TIMEOUT_S
     )
     if (rows_of(status), member.size_bytes, member.sha256) != (table.rows, table.size_bytes, table.sha256):
-        raise unreadable(str(archive.filename), f"{name} is not what was backed up")
+        raise app_error("backup_unreadable", path=archive.filename, why=f"{name} is not what was backed up")
     for column, last in table.sequences.items():
         if last:
             await driver.execute("SELECT setval(pg_get_serial_sequence($1, $2), $3)", f"{SCHEMA}.{name}", column, last)
@@ -397,7 +378,7 @@ async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> Non
     """In one transaction: a reader finds the tables from before or those of the backup, whole."""
     await driver.execute("SET LOCAL lock_timeout = '10s'")
     if not await driver.fetchval(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})"):
-        raise migrating()
+        raise app_error("migrating")
     await _refuse_target(connection, driver, force=force)
     own = await driver.fetchval("SELECT quote_ident(current_schema())")
     before = ", ".join(["alembic_version", *await _ours(connection)])

@@ -14,7 +14,7 @@ from segue.db.engine import Database
 from segue.db.models import metadata
 from segue.db.outages import cause_of
 from segue.db.postgres_server import REVISION, SCRIPTS
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.log import log
 
 _COLUMNS = text("""
@@ -42,9 +42,7 @@ def upgrade(database_url: str, *, revision: str = "head", schema: str | None = N
     except (OSError, DBAPIError) as error:
         cause = cause_of(error)
         reason = f"{cause.why}. {cause.mend}" if cause else error.orig if isinstance(error, DBAPIError) else error
-        detail = f"The database at DATABASE_URL cannot be reached or migrated: {reason}"
-        title = "The database cannot be migrated"
-        raise AppError("database_unreachable", status=503, title=title, detail=detail, retryable=True) from error
+        raise app_error("database_unreachable", why=reason) from error
     return None
 
 
@@ -60,10 +58,7 @@ async def _usable_revision(database_url: str) -> str:
     new = (name for name in required.keys() - known if name.partition(".")[0] in metadata.tables and required[name])
     faults = [f"{name} is gone" for name in known - required.keys()] + [f"{name} has no default" for name in new]
     if faults:
-        why = f"A newer release has migrated the database to {revision}, and this one cannot use it"
-        what_to_do = "Start that release again, or restore a backup from before it."
-        detail = f"{why}: {', '.join(sorted(faults))}. {what_to_do}"
-        raise AppError("database_too_new", status=503, title="The database is too new", detail=detail)
+        raise app_error("database_too_new", revision=revision, faults=", ".join(sorted(faults)))
     log.warning("schema_is_newer", revision=revision, consequence="what only a newer release can read is left alone")
     return revision
 

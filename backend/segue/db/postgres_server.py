@@ -17,7 +17,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from segue.db.engine import Database
 from segue.db.owners import tables_of
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.ids import Clock, utc_now
 from segue.log import log
 from segue.watch import Watch
@@ -137,6 +137,4 @@ async def ensure_schema(database: Database, url: str, *, migrates: bool) -> None
 
         await asyncio.to_thread(upgrade, url)
     elif revision < newest():
-        found = f"The database has revision {revision or 'none'}, and this release needs {newest()}"
-        detail = f"{found}. MIGRATE_ON_START is false: run `segue migrate` first."
-        raise AppError("database_too_old", status=503, title="The database is too old", detail=detail)
+        raise app_error("database_too_old", revision=revision or "none", newest=newest())

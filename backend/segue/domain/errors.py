@@ -49,7 +49,7 @@ class AppError(Exception):
         return self
 
 
-def app_error(name: str, *, extra: Mapping[str, str | int] | None = None, **given: Any) -> AppError:
+def app_error(name: str, /, *, extra: Mapping[str, str | int] | None = None, **given: Any) -> AppError:
     """Returns the error of a row of errors.toml. `given` is what its title and detail have in braces, and `errors`,
     `retry_after_s`.
     """

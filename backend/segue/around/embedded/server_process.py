@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 
 try:
     import fcntl
@@ -23,8 +23,7 @@ try:
 
     from segue.around.embedded.watcher import send, try_lock, wait_until
 except ImportError as error:  # Windows
-    detail = "The embedded servers need Linux or macOS. Set DATABASE_URL and REDIS_URL."
-    raise AppError("embedded_unavailable", status=500, title="No embedded servers here", detail=detail) from error
+    raise app_error("embedded_unavailable") from error
 
 PROBE_TIMEOUT = 10.0  # seconds
 TABLES = tomllib.loads(Path(__file__).with_name("servers.toml").read_text("utf-8"))
@@ -53,16 +52,11 @@ class Server:
         return self.path.with_suffix(".log")
 
 
-def failure(row_name: str, /, **values: object) -> AppError:
-    """Returns the error of this name in `servers.toml`."""
-    row = TABLES["failures"][row_name]
-    return AppError(row["code"], status=500, title=row["title"].format(**values), detail=row["detail"].format(**values))
-
-
 def start_failure(name: str, log: Path) -> AppError:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     complaints = [line for line in lines if "error:" in line.lower() or "fatal" in line.lower()]
-    return failure("no_start", name=name, why=next(reversed(complaints or lines), "it wrote nothing"), log=log)
+    why = next(reversed(complaints or lines), "it wrote nothing")
+    return app_error("embedded_start_failed", name=name, why=why, log=log)
 
 
 def binary(*programs: tuple[str, str]) -> Path:
@@ -73,7 +67,7 @@ def binary(*programs: tuple[str, str]) -> Path:
             if found := next(Path(root).glob(pattern), None):
                 return found
     names = " or ".join(package for package, _ in programs)
-    raise failure("no_program", package=names, program=Path(programs[0][1]).name)
+    raise app_error("embedded_program_missing", package=names, program=Path(programs[0][1]).name)
 
 
 def start(server: Server) -> None:
@@ -128,7 +122,7 @@ def end(server: Server) -> None:
         wait_until(lambda: not is_alive(server) or bool(send(server.sign, number)), patience)  # noqa: B023 called at once
         if wait_until(lambda: not is_alive(server), patience):
             return
-    raise failure("no_stop", name=server.name, folder=server.path.parent, log=server.log)
+    raise app_error("embedded_stop_failed", name=server.name, folder=server.path.parent, log=server.log)
 
 
 def is_alive(server: Server) -> bool:
@@ -184,7 +178,7 @@ def names_of(*uids: int) -> set[str]:
     try:
         names = {pwd.getpwuid(os.geteuid()).pw_name}
     except KeyError as error:
-        raise failure("no_user_name", uid=os.geteuid()) from error
+        raise app_error("embedded_user_nameless", uid=os.geteuid()) from error
     for uid in uids:
         with suppress(KeyError):
             names.add(pwd.getpwuid(uid).pw_name)
@@ -197,7 +191,7 @@ def as_account(account: pwd.struct_passwd | None, *needed: Path) -> list[str]:
         return []
     setpriv = shutil.which("setpriv", path=os.defpath)
     if setpriv is None:
-        raise failure("is_root")
+        raise app_error("embedded_as_root")
     command = [setpriv, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--no-new-privs"]
     above = [folder.stat() for path in needed for folder in path.resolve().parents]
     if not all(it.st_mode & 0o001 or (it.st_uid == account.pw_uid and it.st_mode & 0o100) for it in above):

@@ -22,7 +22,7 @@ from segue.around.embedded import watcher
 from segue.around.embedded.server_process import Server
 from segue.around.embedded.server_urls import ServerUrls
 from segue.around.embedded.watcher import is_in_place, try_lock, unlock, wait_until
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +77,14 @@ def running_servers(data_dir: Path) -> ServerUrls | None:
     folder = data_dir.expanduser().resolve()
     with _writing(data_dir), ExitStack() as locks:
         if not (folder / "postgres").is_dir():
-            raise process.failure("empty", folder=folder)
+            raise app_error("data_dir_empty", folder=folder)
         door, users = (locks.enter_context(process.private_file(folder / name)) for name in LOCKS)
         with _exclusively(door, folder, patience=VISIT_TIMEOUT):
             if try_lock(users):
                 unlock(users)
                 return None
             if not _is_private(folder / "sockets", folder):
-                raise process.failure("out_of_reach", folder=folder)
+                raise app_error("data_dir_out_of_reach", folder=folder)
             return _urls((folder / "sockets").readlink())
 
 
@@ -99,7 +99,7 @@ def _urls(sockets: Path) -> ServerUrls:
 def _exclusively(door: int, folder: Path, *, patience: float = DOOR_TIMEOUT) -> Iterator[None]:
     """Lets one process at a time start or stop servers."""
     if not wait_until(lambda: try_lock(door), patience):
-        raise process.failure("busy", folder=folder, patience=patience)
+        raise app_error("data_dir_busy", folder=folder, patience=patience)
     try:
         yield
     finally:
@@ -112,7 +112,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
     link = folder / "sockets"
     known = _is_private(link, folder)
     if not (known or alone):
-        raise process.failure("out_of_reach", folder=folder)
+        raise app_error("data_dir_out_of_reach", folder=folder)
     sockets = link.readlink() if known else _make_socket_folder(link)
     stores = [postgres(folder, sockets, fast=fast), redis(folder, sockets)]
     servers = [_watcher(folder, sockets, [server.lock for server in stores]), *stores]  # it ends what a kill leaves
@@ -128,7 +128,7 @@ def _join(folder: Path, users: int, *, fast: bool) -> tuple[Path, list[Server]]:
 
 def _start_again(server: Server, folder: Path, *, alone: bool) -> None:
     if not alone and process.is_alive(server):
-        raise process.failure("out_of_reach", folder=folder)
+        raise app_error("data_dir_out_of_reach", folder=folder)
     process.end(server)
     process.start(server)
 
@@ -224,7 +224,7 @@ def _prepare_cluster(folder: Path, sockets: Path, lock: int, *, fast: bool) -> N
     version_file = cluster / "PG_VERSION"
     version = version_file.read_text().strip() if version_file.exists() else "none"
     if version != POSTGRES_MAJOR:
-        raise process.failure("other_version", cluster=cluster, version=version, major=POSTGRES_MAJOR)
+        raise app_error("data_dir_unusable", cluster=cluster, version=version, major=POSTGRES_MAJOR)
     account = process.account_for(cluster, folder)
     process.hand_over(cluster, account)
     process.let_in(sockets, account)
@@ -316,7 +316,7 @@ def _writing(data_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise process.failure("unwritable", folder=data_dir, why=error.strerror) from error
+        raise app_error("data_dir_unwritable", folder=data_dir, why=error.strerror) from error
 
 
 def _make_socket_folder(link: Path) -> Path:
