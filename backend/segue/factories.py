@@ -28,7 +28,7 @@ from segue.db.models import mcp_clients, mcp_logins, triggers
 from segue.db.postgres_server import StoreClock, ensure_schema
 from segue.db.redis_keys import Cache, Rates
 from segue.domain.agent import LIMITS, OFFLINE, Agent, provider_and_id
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.ids import Clock
 from segue.domain.recording import RecordedSettings
 from segue.domain.telemetry import GlobalToolStateChanged, Observation, Observe, TurnEnded
@@ -268,8 +268,7 @@ async def _waking_webhook(
 def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsInForce, main: ChatModel) -> Books:
     """Raises AppError if a cap counts dollars and the model has no price."""
     if settings.cost_cap and main.tariff.at_most(0).cost is None:
-        detail = f"{settings.cost_cap} needs a price of {main.name} in the file PRICES_FILE."
-        raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
+        raise app_error("cap_price_missing", cap=settings.cost_cap, model=main.name)
     groups = {group: Limits(cost_per_day=cap) for group, cap in settings.limit_groups.items()}
     return Books(database, clock, limits.of, limits.total, groups)
 
@@ -306,10 +305,7 @@ def _logins(settings: Settings, database: Database, clock: Clock, servers: "Serv
     from segue.mcp.oauth.logins import Logins  # noqa: PLC0415 (cryptography is needed with such servers only)
 
     if not settings.mcp_token_keys:
-        how = "set MCP_TOKEN_KEY to what `openssl rand -base64 32` prints, the same in all processes."
-        at = f"Users log in at {', '.join(servers()) or 'a server'} (oauth in mcp.json)"
-        detail = f"{at}, and their tokens are kept encrypted: {how}"
-        raise AppError("mcp_token_key_missing", status=500, title="Tokens could not be kept", detail=detail)
+        raise app_error("mcp_token_key_missing", servers=", ".join(servers()) or "a server")
     return Logins(database, Seal(settings.mcp_token_keys), servers, settings.base_url, clock)
 
 

@@ -12,7 +12,7 @@ import orjson
 from pydantic import ConfigDict, Field
 
 from segue.domain.approval_rule import ApprovalRule
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.domain.plan import Confirm, ConfirmWords, Planning
 
 DEFAULT_AGENT: Final = "segue"  # there always is one of this id
@@ -81,9 +81,7 @@ class Agent:
         """Raises AppError `option_not_allowed` if a client may not ask all of this of a turn."""
         for name in given:
             if name in TURN_OPTIONS and name not in self.options:
-                detail = f"Nothing was accepted: the agent does not let clients set `{name}`. Send the message without."
-                title = "The agent does not allow this"
-                raise AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": name})
+                raise app_error("option_not_allowed", name=name, extra={"param": name})
 
     @property
     def may_use_all(self) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
 
-from segue.domain.errors import AppError, existing
+from segue.domain.errors import AppError, app_error, existing
 from segue.domain.redaction import without
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.log import log
@@ -160,12 +160,10 @@ class McpServers:
             prompts = await offers.prompts() if offers.has_prompts else ()
             known = existing("mcp_prompt", next((prompt for prompt in prompts if prompt.name == name), None))
             if errors := _errors(known, arguments):
-                detail = "The prompt takes other arguments: GET /mcp/prompts lists them."
-                raise AppError("invalid_request", status=422, title="Invalid request", detail=detail, errors=errors)
+                raise app_error("prompt_arguments", errors=errors)
             filled = await offers.fill(name, arguments)
         except (ToolFailed, ToolRetry) as failed:
-            detail = without(str(failed), secrets)
-            raise AppError("mcp_server_failed", status=502, title="The MCP server failed", detail=detail) from None
+            raise app_error("mcp_server_failed", why=without(str(failed), secrets)) from None
         messages = [PromptMessage(each.role, without(each.content, secrets)) for each in filled.messages]
         return FilledPrompt(without(filled.description, secrets), messages)
 
@@ -295,26 +293,19 @@ def _unknown_dependencies(server: "Server", tools: Iterable[Tool]) -> tuple[str,
 def _check_named(server: "Server") -> None:
     """Raises AppError if mcp.json names tools in `depends_on` or `verify` that the server does not offer."""
     if unknown := _unknown_dependencies(server, server.tools):
-        detail = (
-            f"depends_on of the MCP server {server.name} names tools it does not offer: {', '.join(unknown)}. Correct "
-            "the names in mcp.json (they are the server's own, without prefix), or remove them."
-        )
-        title = "A tool depends on one that does not exist"
-        raise AppError("tool_dependencies_invalid", status=500, title=title, detail=detail)
+        raise app_error("tool_dependencies_invalid", server=server.name, unknown=", ".join(unknown))
     offered = {tool.spec.original_name: tool.spec for tool in server.tools}
     checks = ((name, check) for name, check in server.config.verify.items() if server.config.offers(name))
     whys = [f"{name} does not exist" if name not in offered else unfit(name, check, offered) for name, check in checks]
     if why := "; ".join(filter(None, whys)):
-        detail = f"verify of the MCP server {server.name}: {why}. Name a tool of the server that says readOnlyHint."
-        raise AppError("tool_verify_invalid", status=500, title="A check of a tool cannot be used", detail=detail)
+        raise app_error("tool_verify_invalid", server=server.name, why=why)
 
 
 def _collision(name: str, first: str, second: str) -> AppError:
     both = f"The MCP servers {first} and {second} both offer a tool called {name}: give one of them"
     if first == _APPLICATION:
         both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
-    detail = f"{both} another prefix in mcp.json, or list the tool under its disabled."
-    return AppError("mcp_name_collision", status=500, title="Two MCP servers claim one tool name", detail=detail)
+    return app_error("mcp_name_collision", both=both)
 
 
 async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:

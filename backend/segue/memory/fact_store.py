@@ -18,7 +18,7 @@ from sqlalchemy.types import UserDefinedType
 
 from segue.db.models import memories
 from segue.db.rows import Position, if_given, newest_first, note_unreadable, older_than, oldest_first
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import NotFound, app_error, existing
 from segue.domain.ids import new_id
 from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
@@ -123,8 +123,7 @@ async def change_fact(
     try:
         row = (await connection.execute(changed)).one_or_none()
     except IntegrityError as error:  # one current fact of the same words is a unique index
-        detail = "Another fact says this already. Delete this one, or leave it as it is."
-        raise AppError("memory_exists", status=409, title="Known already", detail=detail) from error
+        raise app_error("memory_exists") from error
     if row is None:
         raise NotFound("memory")
     return _memory(row)

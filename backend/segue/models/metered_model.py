@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from langchain_core.messages import BaseMessage
 
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
 from segue.log import log
@@ -29,7 +29,6 @@ MAX_TURN_TOKENS = 1_000_000
 MAX_TURN_RETRIES = 6
 RESERVED_CALLS = 2
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
-_SPENT = "The turn has used all the model calls or tokens one turn may. The message is kept; ask for less at a time."
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ class MeteredModel:
     ) -> Reply:
         """Returns a model's reply. Raises `turn_budget_spent` (502) beside what `ChatModel.reply` raises."""
         if self.llm_calls >= self._max_calls or self.account.total.tokens >= MAX_TURN_TOKENS:
-            raise AppError("turn_budget_spent", status=502, title="The turn asked too much of the model", detail=_SPENT)
+            raise app_error("turn_budget_spent")
         self.llm_calls += 1
         self.last_request = tuple(messages), tools
         model = self._models.small if small else self._models.main

@@ -13,7 +13,7 @@ import anyio
 import httpx2
 
 from segue.domain.agent import OPENAI, ModelProvider
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.redaction import without, without_secret_texts
 from segue.language.lexicon import load_toml
 from segue.models.reply import read_json, write_json
@@ -151,8 +151,7 @@ def unavailable(detail: str, *, retryable: bool = True, provider_code: str | Non
 
 
 def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:
-    detail = f"The model did not answer within {seconds:g} s ({setting}). The message is kept; send another to go on."
-    return AppError("model_timeout", status=504, title="The model took too long", detail=detail, retryable=True)
+    return app_error("model_timeout", seconds=seconds, setting=setting)
 
 
 def another_may_answer(error: AppError) -> bool:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import attachments, sessions, tool_calls, tool_results
 from segue.db.rows import OWNER_LOCK, Position, newest_first, older_than, readable, reader
-from segue.domain.errors import AppError, NotFound, existing
+from segue.domain.errors import NotFound, app_error, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
 from segue.domain.tool import Reference
@@ -64,11 +64,9 @@ class Attachments:
         try:
             read = await _read(content, kind, max_bytes=self.settings.tool_result_max_bytes)
         except attachment_texts.UnsupportedFile as refused:
-            title = "This file is not taken"
-            raise AppError("unsupported_attachment", status=415, title=title, detail=str(refused)) from None
+            raise app_error("unsupported_attachment", why=refused) from None
         except attachment_texts.UnreadableFile as refused:
-            title = "The file cannot be read"
-            raise AppError("unreadable_attachment", status=422, title=title, detail=str(refused)) from None
+            raise app_error("unreadable_attachment", why=refused) from None
         last = clean_text(name).replace("\\", "/").rpartition("/")[2]
         values: dict[str, Any] = {
             "id": new_id("att", self.clock()),
@@ -102,8 +100,7 @@ async def check_fork(connection: AsyncConnection, owner: str, session_id: str, *
 async def _check_quota(connection: AsyncConnection, owner: str, *, more: int = 0, at_most: int) -> None:
     stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
     if stored + more > at_most:
-        detail = f"All your files, with their texts, may take {at_most} bytes. Delete some."
-        raise AppError("attachment_quota_exceeded", status=413, title="Too many files", detail=detail)
+        raise app_error("attachment_quota_exceeded", at_most=at_most)
 
 
 async def list_attachments(
@@ -148,8 +145,7 @@ async def attached(
     files = {row["id"]: Attached(**row) for row in (await connection.execute(found)).mappings()}
     if unknown := [each for each in ids if each not in files]:
         existing("session", (await connection.execute(_owned_session(owner, session_id, lock=False))).one_or_none())
-        detail = f"The session has no attachment {unknown[0][:64]!r}: upload the file to it first."
-        raise AppError("unknown_attachment", status=422, title="No such attachment", detail=detail)
+        raise app_error("unknown_attachment", unknown=unknown[0][:64])
     return tuple(files[each] for each in dict.fromkeys(ids))
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.domain import tool as domain
 from segue.domain.agent import Agent
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.domain.session import TurnKey
 from segue.domain.telemetry import Observe, SessionToolStateChanged
 from segue.domain.tool import ManualStatus, SessionToolState, Tool, ToolOverview, ToolSpec, ToolState, ToolStatus
@@ -62,8 +62,7 @@ class ToolAvailability:
         if name is None:
             return specs
         if name not in specs:
-            detail = f"There is no tool called {name[:100]!r}. GET /tools lists those there are."
-            raise AppError("unknown_tool", status=404, title="Unknown tool", detail=detail)
+            raise app_error("unknown_tool", name=name[:100])
         return {name: specs[name]}
 
     def judge(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.ids import TOOL_NAME
 from segue.domain.session import READ_ATTACHMENT
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolSpec
@@ -92,5 +92,4 @@ def about_page(context: Sequence[Mapping[str, Any]], state: object = None) -> st
 
 
 def _refused(why: str) -> AppError:
-    title = "These tools of the page cannot be offered"
-    return AppError("client_tools", status=422, title=title, detail=f"Nothing was accepted: {why}")
+    return app_error("client_tools", why=why)

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import attachments, messages, sessions, tool_calls, tool_results, turns
 from segue.db.rows import newest_first, note_unreadable, older_than, oldest_first, readable, reader
 from segue.domain import tool as domain
-from segue.domain.errors import AppError, existing
+from segue.domain.errors import app_error, existing
 from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import CallEffect, CallStatus, Reference, ToolCall, TurnEffect, UnreadableCall
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
@@ -280,8 +280,7 @@ async def load_result(
     kept = (await load_results(connection, session_id, [row.id], now=now)).get(row.id)
     if kept is None and row.size_bytes > 0:
         advice = "Ask the user to attach the file" if row.tool_name == READ_ATTACHMENT else "Run the tool"
-        detail = f"The result of {row.tool_name} ({row.summary}) is no longer kept. {advice} again to have it anew."
-        raise AppError("tool_result_expired", status=410, title="The result has expired", detail=detail)
+        raise app_error("tool_result_expired", call=row, advice=advice)
     return call_of(row), kept or StoredResult("json", "null")
 
 

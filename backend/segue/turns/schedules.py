@@ -220,8 +220,8 @@ async def check_room(
     await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
     count = select(func.count()).select_from(table).where(table.c.owner == owner, *counted)
     if (await connection.scalar(count) or 0) >= limit:
-        detail = f"You may have {limit} {table.name} ({table.name.upper()}_PER_USER). Delete one that you do not need."
-        raise AppError("too_many_unattended", status=409, title=f"Too many {table.name}", detail=detail)
+        setting = f"{table.name.upper()}_PER_USER"
+        raise app_error("too_many_unattended", at_most=limit, kind=table.name, setting=setting)
 
 
 async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Schedule:

@@ -10,7 +10,7 @@ from segue.agent.tool_choice import CountToolTokens, ToolSearch
 from segue.db.engine import Database
 from segue.db.redis_keys import Cache
 from segue.domain.agent import DEFAULT_AGENT, Agent
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.ids import Clock
 from segue.domain.telemetry import Observe, OpenSpan
 from segue.events.event_log import EventLog
@@ -46,8 +46,7 @@ class Speaker:
     def check_model(self, name: str) -> None:
         """Raises AppError `option_not_allowed`."""
         if name not in (allowed := (self.models.main.name, *self.others)):
-            title, detail = "The agent does not allow this", f"`model` has to be one of {', '.join(allowed)}."
-            raise AppError("option_not_allowed", status=400, title=title, detail=detail, extra={"param": "model"})
+            raise app_error("model_not_allowed", allowed=", ".join(allowed), extra={"param": "model"})
 
 
 class Agents:

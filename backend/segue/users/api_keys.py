@@ -30,7 +30,7 @@ from segue.db.engine import Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.outages import StorageUnavailable
 from segue.db.rows import if_given, readable, reader
-from segue.domain.errors import AppError, Unreadable, existing
+from segue.domain.errors import AppError, Unreadable, app_error, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity
 from segue.domain.ids import digest_of_secret, new_id
@@ -143,8 +143,7 @@ async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timed
     AppError `key_rotated` for one that was rotated before: the end that it has since then is not its term.
     """
     if old.rotated_to is not None:
-        detail = f"{old.id} has been rotated: {old.rotated_to} takes its place. Rotate that one."
-        raise AppError("key_rotated", status=409, title="The key has been rotated", detail=detail)
+        raise app_error("key_rotated", old=old)
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
     may = {"scopes": old.scopes, "groups": old.groups, "roles": old.roles}
     new_key = await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.identity import Identity, is_user
 from segue.log import log
 from segue.net.http_client import BodyTooLarge, answer_of
@@ -164,9 +164,7 @@ class KeySet:
             if self._fetching is not None:
                 await asyncio.shield(self._fetching)
             if self._age() >= TRUSTED_S:
-                title = "The identity provider cannot be reached"
-                detail = "Whose token this is cannot be found out now. Try again in a moment."
-                raise AppError("identity_unavailable", status=503, title=title, detail=detail, retry_after_s=2)
+                raise app_error("identity_unavailable")
             key = self._choose(key_id)
         return key
 

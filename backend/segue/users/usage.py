@@ -24,7 +24,7 @@ from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import reservations, sessions, turns, usage, user_groups
 from segue.db.rows import if_given
 from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
@@ -228,8 +228,7 @@ class Books:
         if self.is_capped(owner):
             charge = most()
             if charge.cost is None and self.limits_of(owner).cost_per_day:
-                detail = f"Your limit of cost needs a price of {charge.model} in the operator's file PRICES_FILE."
-                raise AppError("price_missing", status=500, title="A price is missing", detail=detail)
+                raise app_error("limit_price_missing", model=charge.model)
             reservation = Reservation(owner, holder, epoch, day, charge.tokens, charge.cost or NOTHING, lasts_s)
             lock = self.locks.setdefault("" if self._caps_several else owner, asyncio.Lock())
             async with lock, self.database.transaction() as connection:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.engine import Database
 from segue.db.models import mcp_login_attempts
-from segue.domain.errors import AppError, existing
+from segue.domain.errors import app_error, existing
 from segue.domain.ids import Clock, digest_of_secret
 from segue.domain.user_request import UserRequest
 from segue.log import log
@@ -66,9 +66,7 @@ class Logins:
                 client = await self._client(asker, server, authority, _oauth(config))
         except OAuthFault as fault:
             log.warning("mcp_login_unavailable", server=server, reason=str(fault))
-            title = "Logins at this server do not work now"
-            detail = f"A login at the MCP server {server} cannot begin: {fault}."
-            raise AppError("mcp_login_unavailable", status=502, title=title, detail=detail, retryable=True) from None
+            raise app_error("mcp_login_unavailable", server=server, fault=fault) from None
         configured = _oauth(config).scopes
         scopes = authority.scope if configured is None else " ".join(configured) or None
         if scope:
