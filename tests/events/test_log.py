@@ -19,8 +19,7 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.db.redis_connection import RedisServer
 from segue.db.redis_keys import Batch, Streams, turn_events_key
-from segue.domain import turn_errors
-from segue.domain.errors import app_error
+from segue.domain.errors import app_error, turn_cancelled
 from segue.domain.events import (
     ArgumentsAdded,
     CallBegun,
@@ -330,7 +329,7 @@ async def test_the_end_of_a_turn_that_is_run_again_by_now_does_not_end_the_log_o
         publisher = await log.open(again, epoch=EPOCHS + 1, stream=False)
         complete = []
         for ended in (TURN, again):
-            log.end(ended, turn_errors.cancelled())
+            log.end(ended, turn_cancelled())
             complete.append(publisher.buffer.complete)
         assert complete == [False, True]
         log.close(again, epoch=EPOCHS + 1)

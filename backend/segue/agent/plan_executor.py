@@ -22,13 +22,12 @@ from segue.agent.tool_executor import keep_answer, keep_made_images, record_star
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key, read_steers
 from segue.agent.unfinished_calls import interrupted_call
 from segue.domain.approval_rule import WaitsFor, digest_of_call
-from segue.domain.errors import AppError
+from segue.domain.errors import NO_ROOM, AppError
 from segue.domain.events import PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import NOT_STARTED, Plan, Step, end, update_step
 from segue.domain.session import RequestedCall
 from segue.domain.tool import PROPOSE_MANDATE, Tool, ToolFailed, ToolRetry, definition_of
-from segue.domain.turn_errors import NO_ROOM
 from segue.domain.user_request import BY_PAGE, PAGE, answers_to, has_run_in_page
 from segue.memory.history import NewMessage, append_message
 from segue.models.refusals import gave_no_answer

@@ -8,6 +8,13 @@ from importlib.resources import files
 from typing import Any, Final, TypeVar
 
 Found = TypeVar("Found")
+TURN_CANCELLED: Final = "turn_cancelled"
+NO_ROOM: Final = frozenset({"rate_limited", "service_limit_reached"})  # a cap left none: it lifts by itself
+_OF_A_STEP: Final = {
+    "ran": " The step that was approved had run.",
+    "did_not_run": " What waited for a yes did not run.",
+    "unknown": " The step that was approved was under way: it is not known whether it took effect.",
+}
 ROWS: Final = tomllib.loads(files("segue.domain").joinpath("errors.toml").read_text("utf-8"))
 
 
@@ -57,6 +64,22 @@ def app_error(name: str, /, *, extra: Mapping[str, str | int] | None = None, **g
     wait_s: int | None = given.get("retry_after_s", row.pop("retry_after_s", None))
     row |= {member: row[member].format(**given) for member in ("title", "detail")}
     return AppError(**row, retry_after_s=wait_s, extra=extra, errors=given.get("errors", ()))
+
+
+def turn_cancelled(approved_step: str | None = None) -> AppError:
+    """`approved_step` is a key of _OF_A_STEP; None if nothing waited for a yes when the message came."""
+    extra = {"approved_step": approved_step} if approved_step else None
+    return app_error("turn_cancelled", of_a_step=_OF_A_STEP.get(approved_step or "", ""), extra=extra)
+
+
+def rate_limited(limit: str, at_most: int | str, wait_s: int) -> AppError:
+    what = limit.replace("_", " ").capitalize()
+    return app_error("rate_limited", what=what, at_most=at_most, retry_after_s=wait_s, extra={"limit": limit})
+
+
+def service_limit_reached(limit: str, wait_s: int, *, group: str = "") -> AppError:
+    whose = f"all users in {group}" if group else "all users"
+    return app_error("service_limit_reached", whose=whose, retry_after_s=wait_s, extra={"limit": limit})
 
 
 class Unreadable(AppError):

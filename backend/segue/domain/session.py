@@ -1,14 +1,14 @@
 """Sessions, turns, messages, files, facts. Field names are part of the HTTP API; times are aware and in UTC."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import orjson
 
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.field_types import IsUnreadable, doc
 from segue.domain.plan import Plan, UnreadablePlan
 from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
@@ -51,6 +51,15 @@ class TurnKey:
 def turn_key(session_id: str, row: Any) -> TurnKey:
     """Returns the key of a row that has the columns `id`, `seq` and `epoch` of `turns`."""
     return TurnKey(session_id, row.id, row.seq, row.epoch // EPOCHS)
+
+
+def turn_steered(reader: TurnKey) -> AppError:
+    """Returns how a turn ends whose message another turn has read."""
+    return app_error("turn_steered", extra=asdict(reader))
+
+
+def reader_of(extra: Mapping[str, str | int]) -> TurnKey:
+    return TurnKey(str(extra["session_id"]), str(extra["turn_id"]), int(extra["turn_seq"]), int(extra["run"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any, assert_never
 import orjson
 
 from segue.db.rows import read_json, readable, reader
-from segue.domain import events, turn_errors
+from segue.domain import events
 from segue.domain.errors import AppError
 from segue.domain.plan import Plan
-from segue.domain.session import AcknowledgementReport, TurnAnswer, TurnError, TurnKey, WebSearchReport
+from segue.domain.session import AcknowledgementReport, TurnAnswer, TurnError, TurnKey, WebSearchReport, reader_of
 from segue.domain.telemetry import ToolCalled
 from segue.domain.tool import Reference
 
@@ -78,7 +78,7 @@ def answer_json(terminal_event: bytes) -> bytes:
 def read_by(event: bytes) -> TurnKey | None:
     """Returns the turn that has read the message of this event's turn, if that is what ended it."""
     problem = reader(_RunError)(orjson.loads(event)).metadata.problem if event.startswith(_ERROR) else None
-    return turn_errors.reader_of(problem.extra) if problem and problem.code == turn_errors.STEERED else None
+    return reader_of(problem.extra) if problem and problem.code == "turn_steered" else None
 
 
 def is_readable(event: bytes, *, is_last: bool) -> bool:

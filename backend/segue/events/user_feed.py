@@ -13,8 +13,7 @@ from typing import Literal, Self
 import orjson
 
 from segue.db.redis_keys import Streams
-from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import TURN_CANCELLED, AppError
 from segue.domain.session import Memory, Session, TurnAnswer, TurnKey
 from segue.events import agui_encoding
 from segue.events.event_buffer import Entry
@@ -41,7 +40,7 @@ def turn_ended(turn: TurnKey, outcome: TurnAnswer) -> list[bytes]:
     """Returns the event and, if the turn ended with a question, that an approval is asked."""
     ids = {"session_id": turn.session_id, "turn_id": turn.turn_id}
     if isinstance(outcome, AppError):
-        status = "cancelled" if outcome.code == turn_errors.CANCELLED else "failed"
+        status = "cancelled" if outcome.code == TURN_CANCELLED else "failed"
         return [_event("turn_ended", **ids, status=status, code=outcome.code)]
     ended, plan = _event("turn_ended", **ids, status=outcome.status), outcome.plan
     if plan is None or plan.status != "waiting" or plan.page_steps:

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.rows import oldest_first
-from segue.domain import session, turn_errors
-from segue.domain.errors import app_error, existing
+from segue.domain import session
+from segue.domain.errors import app_error, existing, turn_cancelled
 from segue.domain.ids import new_id
 from segue.memory.history import IN_HISTORY
 from segue.memory.session_store import check_session, get_session, title_due_in_copy
@@ -327,7 +327,7 @@ def _ended(answer: str, *, now: datetime) -> dict[str, Any]:
     return {
         "status": "completed" if answer else "cancelled",
         "report": asdict(_REPORT) if answer else None,
-        "error": None if answer else error_row(turn_errors.cancelled()),
+        "error": None if answer else error_row(turn_cancelled()),
         "request": {"force_web_search": False},
         "created_at": now,
         "finished_at": now,

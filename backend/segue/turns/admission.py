@@ -15,8 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
-from segue.domain import turn_errors
-from segue.domain.errors import AppError, InvalidRequest, app_error
+from segue.domain.errors import AppError, InvalidRequest, app_error, rate_limited
 from segue.domain.identity import Charge
 from segue.domain.ids import new_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, end, next_version
@@ -67,7 +66,7 @@ class Limiter:
         if at_most := self._limits_of(user).requests_per_minute:
             wait_s = await self._rates.count("requests", user, at_most)
             if wait_s is not None:
-                raise turn_errors.rate_limited("requests_per_minute", at_most, wait_s)
+                raise rate_limited("requests_per_minute", at_most, wait_s)
 
     @asynccontextmanager
     async def starting(
@@ -81,10 +80,10 @@ class Limiter:
         if limits.turns_per_minute:
             wait_s = await self._rates.count("turns", user, limits.turns_per_minute)
             if wait_s is not None:
-                raise turn_errors.rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
+                raise rate_limited("turns_per_minute", limits.turns_per_minute, wait_s)
         at_once = limits.concurrent_turns
         if at_once and not await self._take_place(user, turn_id, at_once, joins):
-            raise turn_errors.rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
+            raise rate_limited("concurrent_turns", at_once, ASK_AGAIN_S)
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id

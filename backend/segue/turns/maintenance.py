@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from segue.db.outages import OutageLog
-from segue.domain import turn_errors
-from segue.domain.errors import AppError, app_error
+from segue.domain.errors import AppError, app_error, turn_cancelled
 from segue.domain.telemetry import PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
 from segue.events.outbox import drop_excess
 from segue.log import log
@@ -94,7 +93,7 @@ async def _end_or_requeue(deps: TurnDeps, turn: terminations.NeglectedTurn) -> b
 
 def _reason_to_end(turn: terminations.NeglectedTurn, *, timeout_s: float) -> AppError | None:
     if turn.cancelled:
-        return turn_errors.cancelled()
+        return turn_cancelled()
     if turn.attempts >= terminations.MAX_ATTEMPTS:
         return app_error("turn_gave_up", attempts=turn.attempts)
     if turn.left_s is None or turn.left_s <= 0:

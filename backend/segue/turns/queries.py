@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, triggers, turns
 from segue.db.rows import readable, reader
-from segue.domain import session, turn_errors
+from segue.domain import session
 from segue.domain.errors import AppError, NotFound, Unreadable, existing
 from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
@@ -264,7 +264,7 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
         ended = await _turns(connection, [row for row in rows if row.status not in NOT_ENDED and not row.read_by])
     outcomes: dict[str, session.TurnAnswer] = {turn.turn_id: turn.answer for turn in ended if turn.answer}
     outcomes |= {turn.turn_id: AppError(**asdict(turn.error)) for turn in ended if turn.error and not turn.answer}
-    outcomes |= {row.id: turn_errors.steered(readers[row.read_by]) for row in rows if row.read_by}
+    outcomes |= {row.id: session.turn_steered(readers[row.read_by]) for row in rows if row.read_by}
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
 
 

@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.models import turns
 from segue.db.redis_keys import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
-from segue.domain import events, session, telemetry, turn_errors
-from segue.domain.errors import AppError
+from segue.domain import events, session, telemetry
+from segue.domain.errors import TURN_CANCELLED, AppError
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
 from segue.domain.plan import Plan
@@ -145,7 +145,7 @@ class TurnMetrics:
 
 
 def outcome_of(error: AppError | None) -> telemetry.TurnOutcome:
-    return "completed" if error is None else "cancelled" if error.code == turn_errors.CANCELLED else "failed"
+    return "completed" if error is None else "cancelled" if error.code == TURN_CANCELLED else "failed"
 
 
 def record_end(observe: telemetry.Observe, turn: session.TurnKey, ended: telemetry.TurnEnded, **fields: object) -> None:

@@ -21,9 +21,9 @@ from segue.agent.tool_choice import ToolChooser
 from segue.agent.turn_reports import acknowledgement_report, held_of, sources_of, web_search_report
 from segue.db.engine import outlast, outlasting
 from segue.db.outages import StorageUnavailable
-from segue.domain import session, turn_errors
+from segue.domain import session
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, Unreadable, app_error
+from segue.domain.errors import AppError, Unreadable, app_error, turn_cancelled
 from segue.domain.events import Event, ReasoningAdded, ReasoningEnded, SteerRead, TextEnded
 from segue.domain.identity import current_user
 from segue.domain.telemetry import RunTimeline, Span, TurnRecovered, trace_of
@@ -99,7 +99,7 @@ class UnstoredEnds:
         async with end.account.booking() as connection:
             again = partial(terminations.requeue, connection, claim, timeout_s=deps.settings.turn_timeout_s)
             if error is None and not await again("storage_lost"):
-                error = turn_errors.cancelled()
+                error = turn_cancelled()
             if error is not None:
                 ended = await terminations.end_turn(
                     connection, claim, error, now=deps.clock(), timeline=end.timeline, cut_off=end.cut_off
@@ -211,7 +211,7 @@ class TurnRun:
             return None
         except asyncio.CancelledError:
             if self.stopped == "cancelled":
-                await self._stop_for(turn_errors.cancelled())
+                await self._stop_for(turn_cancelled())
             elif self.stopped == "handed_back":
                 await self._hand_back()
             else:
@@ -254,7 +254,7 @@ class TurnRun:
             if isinstance(event, ReasoningEnded):
                 self._thought += "\n\n"
             if isinstance(event, SteerRead):
-                deps.events.end(event.was, turn_errors.steered(claim.key))
+                deps.events.end(event.was, session.turn_steered(claim.key))
             events.emit(event)
 
         context = TurnContext(
@@ -364,7 +364,7 @@ class TurnRun:
             log.warning("hand_back_failed", code=error.code)
             return
         if not handed:  # it is to be cancelled
-            await self._stop_for(turn_errors.cancelled())
+            await self._stop_for(turn_cancelled())
             return
         log.info("turn_handed_back")
         self._deps.observe(TurnRecovered("handed_back"))

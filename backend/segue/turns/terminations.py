@@ -14,8 +14,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, tool_calls, turns
 from segue.db.rows import without_defaults
-from segue.domain import turn_errors
-from segue.domain.errors import AppError
+from segue.domain.errors import TURN_CANCELLED, AppError, turn_cancelled
 from segue.domain.events import CallEnded
 from segue.domain.ids import new_id
 from segue.domain.session import EPOCHS, TurnKey, turn_key
@@ -73,7 +72,7 @@ async def end_turn(
         ending = _ending(IS_HELD, error, finished_at=sa.literal(now), is_told=is_told, did=did)
     if (await connection.execute(ending, values)).one_or_none() is None:
         return None
-    if error.code == turn_errors.CANCELLED:
+    if error.code == TURN_CANCELLED:
         error = await note_approval(connection, turn.key.turn_id)
     calls = await _end_calls(connection, turn.key, now=now)
     if cut_off is not None:
@@ -101,7 +100,7 @@ async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
     """Returns the error of a cancelled turn, with the outcome of the step that a yes was for, and stores it unless the
     turn runs again. To be called once it has ended: until then another process may begin the step.
     """
-    error = turn_errors.cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
+    error = turn_cancelled(await connection.scalar(_APPROVED_STEP, {"at_turn": turn_id}))
     if error.extra:
         values, is_over = {"error": error_row(error), "error_extra": error.extra}, turns.c.status == "cancelled"
         await connection.execute(sa.update(turns).where(turns.c.id == turn_id, is_over).values(values))
@@ -261,7 +260,7 @@ async def _cancel(
     connection: AsyncConnection, owner: str, session_id: str, which: sa.ColumnElement[bool]
 ) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
-    error = sa.literal(error_row(turn_errors.cancelled()), turns.c.error.type)
+    error = sa.literal(error_row(turn_cancelled()), turns.c.error.type)
     cancelled = (
         sa.update(turns)
         .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
@@ -292,7 +291,7 @@ def _ending(
         sa.update(turns)
         .where(*which)
         .values(
-            status="cancelled" if error.code == turn_errors.CANCELLED else "failed",
+            status="cancelled" if error.code == TURN_CANCELLED else "failed",
             error=error_row(error),
             error_extra=clean(error.extra) or None,
             lease_until=None,

@@ -22,8 +22,7 @@ from segue.db.engine import Database
 from segue.db.models import triggers
 from segue.db.redis_keys import Rates
 from segue.db.rows import Position, newest_first, older_than
-from segue.domain import turn_errors
-from segue.domain.errors import NotFound, app_error, existing
+from segue.domain.errors import NotFound, app_error, existing, rate_limited
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, new_id
 from segue.log import log
@@ -135,7 +134,7 @@ class Triggers:
             return known
         wait_s = await self.rates.count("triggers", trigger_id, self.settings.trigger_events_per_minute)
         if wait_s is not None:
-            raise turn_errors.rate_limited("trigger_events_per_minute", self.settings.trigger_events_per_minute, wait_s)
+            raise rate_limited("trigger_events_per_minute", self.settings.trigger_events_per_minute, wait_s)
         note = brought(clean_text(body.decode(errors="replace")))
         try:
             admitted = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))

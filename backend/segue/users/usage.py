@@ -23,8 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.db.engine import TRANSACTION_ID, Database, has_committed
 from segue.db.models import reservations, sessions, turns, usage, user_groups
 from segue.db.rows import if_given
-from segue.domain import turn_errors
-from segue.domain.errors import AppError, app_error
+from segue.domain.errors import AppError, app_error, rate_limited, service_limit_reached
 from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, Charge, total
 from segue.domain.ids import Clock
@@ -277,8 +276,8 @@ class Books:
         wait_s = max(ceil((tomorrow - self.clock()).total_seconds()), 1) if spent else ASK_AGAIN_S
         limit = "cost_per_day" if too_costly else "tokens_per_day"
         if among is not None:
-            return turn_errors.service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
-        return turn_errors.rate_limited(limit, f"${cap.cost_per_day:f}" if too_costly else cap.tokens_per_day, wait_s)
+            return service_limit_reached(f"{'group' if among else 'total'}_{limit}", wait_s, group=among)
+        return rate_limited(limit, f"${cap.cost_per_day:f}" if too_costly else cap.tokens_per_day, wait_s)
 
 
 @dataclass(slots=True, eq=False)

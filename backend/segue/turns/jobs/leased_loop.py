@@ -8,8 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from structlog.contextvars import bound_contextvars
 
-from segue.domain.errors import AppError
-from segue.domain.turn_errors import NO_ROOM
+from segue.domain.errors import NO_ROOM, AppError
 from segue.log import log
 from segue.watch import Watch, end_tasks
 

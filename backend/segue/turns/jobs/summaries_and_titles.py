@@ -13,10 +13,9 @@ from segue.agent.prompts import TEXTS, as_json
 from segue.agent.render_messages import listed_reference
 from segue.db.engine import Database
 from segue.db.outages import StorageUnavailable
-from segue.domain.errors import AppError
+from segue.domain.errors import NO_ROOM, AppError
 from segue.domain.ids import local_time
 from segue.domain.session import Message, first_words
-from segue.domain.turn_errors import NO_ROOM
 from segue.events.user_feed import session_event
 from segue.log import log
 from segue.memory import summary as summaries
