@@ -9,12 +9,7 @@ import pytest
 from segue.domain.errors import ROWS
 from tests.support.commands import ROOT
 
-CALLS = [
-    node
-    for path in (ROOT / "backend/segue").rglob("*.py")
-    for node in ast.walk(ast.parse(path.read_text("utf-8")))
-    if isinstance(node, ast.Call)
-]
+MODULES = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "backend/segue").rglob("*.py")]
 
 
 def texts(*nodes: ast.AST) -> Iterator[str]:
@@ -26,13 +21,13 @@ def texts(*nodes: ast.AST) -> Iterator[str]:
 
 def made() -> Iterator[tuple[str, set[str | None]]]:
     """The rows that errors are made of, and what is given for each."""
-    for call in CALLS:
+    for call in (node for module in MODULES for node in ast.walk(module) if isinstance(node, ast.Call)):
         if isinstance(call.func, ast.Name) and call.func.id == "app_error":
             yield from ((name, {keyword.arg for keyword in call.keywords}) for name in texts(call.args[0]))
 
 
 def test_every_error_that_is_made_has_a_row_and_every_row_is_used() -> None:
-    assert {name for name, _ in made()} <= ROWS.keys() <= set(texts(*CALLS))
+    assert {name for name, _ in made()} <= ROWS.keys() <= set(texts(*MODULES))
 
 
 @pytest.mark.parametrize(("name", "given"), [each for each in made() if each[0] in ROWS])

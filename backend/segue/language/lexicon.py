@@ -16,7 +16,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Final, Generic, TypeVar
 
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.language.utterance import SHORTEST, WordsByLetter, fold, is_stretched, split_folded, squeeze, words_of
 
 Phrase = tuple[str, ...]
@@ -74,19 +74,19 @@ def use_folder(folder: Path | None) -> None:
     """Adds a folder's lists to those that ship. Raises AppError `language_invalid`, and then nothing changes."""
     found = dict[WordList[Any], Any]()
     if folder is not None and not folder.is_dir():
-        raise _invalid(f"LANGUAGE_DIR={folder} is no folder. Correct it, or leave it out for the lists that ship.")
+        raise app_error("language_dir_missing", folder=folder)
     for path in sorted(folder.glob("*.toml")) if folder else ():
         if path.name not in _LISTS:
-            raise _invalid(f"{path} is no word list: those are {', '.join(sorted(_LISTS))}.")
+            raise app_error("no_word_list", path=path, names=", ".join(sorted(_LISTS)))
         words = _LISTS[path.name]
         try:
             own, shipped = tomllib.loads(path.read_text(encoding="utf-8")), load_toml(path.name)
             found[words] = read = words.read(_merged(shipped, own, [shipped], words))
             _ = [made() for made in read.phrases.values()] if isinstance(read, Lexicon) else None  # to find its faults
         except KeyError as error:
-            raise _invalid(f"{path} lacks {error} for a language of its own.") from error
+            raise app_error("word_list_incomplete", path=path, what=error) from error
         except (OSError, ValueError) as error:
-            raise _invalid(f"{path} cannot be used: {error}.") from error
+            raise app_error("language_invalid", path=path, why=error) from error
     for words in _LISTS.values():
         words.own = found.get(words)
 
@@ -125,10 +125,6 @@ def _without_moved(shipped: Table, own: Table) -> dict[str, Any]:
 
 def _phrase(text: str) -> tuple[Phrase, bool]:
     return words_of(text), text.endswith("*")
-
-
-def _invalid(detail: str) -> AppError:
-    return AppError("language_invalid", status=500, title="A word list cannot be used", detail=detail)
 
 
 def load_toml(name: str, *, package: str = "segue.language") -> dict[str, Any]:

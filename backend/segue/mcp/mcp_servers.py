@@ -302,10 +302,8 @@ def _check_named(server: "Server") -> None:
 
 
 def _collision(name: str, first: str, second: str) -> AppError:
-    both = f"The MCP servers {first} and {second} both offer a tool called {name}: give one of them"
-    if first == _APPLICATION:
-        both = f"The MCP server {second} offers a tool called {name}, as this application does: give the server"
-    return app_error("mcp_name_collision", both=both)
+    row = "mcp_name_taken" if first == _APPLICATION else "mcp_name_collision"
+    return app_error(row, name=name, first=first, second=second)
 
 
 async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from segue.domain.errors import AppError
+from segue.domain.errors import app_error
 from segue.domain.ids import TOOL_NAME
 from segue.domain.tool import Audience, DependencyGroup, Effect, Tool, ToolConfirm, ToolContext, ToolRetry, ToolSpec
 from segue.tools.unknown_outcomes import read_check, with_call_id, without_argument
@@ -104,7 +104,7 @@ def native_tools(given: Iterable[object] = (), *, disabled: Collection[str] = ()
 def _made(each: object, where: str) -> Tool:
     made = getattr(each, _MADE, each)
     if not isinstance(made, Tool):
-        raise _invalid(f"{each!r} in {where} is no tool: decorate it with @tool(effect=…), from segue import tool.")
+        raise app_error("no_tool", each=each, where=where)
     return made
 
 
@@ -118,9 +118,9 @@ def _installed(path: tuple[str, ...]) -> tuple[tuple[object, str], ...]:
         try:
             loaded = entry.load()
         except (ImportError, AttributeError) as error:
-            raise _invalid(f"{where} leads nowhere: {error}. Correct it, or remove its package.") from error
+            raise app_error("entry_point_leads_nowhere", where=where, why=error) from error
         except TypeError as error:  # of `@tool`
-            raise _invalid(f"{where} cannot be used: {error}") from error
+            raise app_error("entry_point_unusable", where=where, why=error) from error
         found += [(each, where) for each in (loaded if isinstance(loaded, list | tuple) else [loaded])]
     return tuple(found)
 
@@ -174,7 +174,3 @@ def _arguments(function: Callable[..., object], name: str) -> tuple[TypeAdapter[
 
 def _refuse(name: str, why: str) -> NoReturn:
     raise TypeError(f"The tool {name} {why}.")
-
-
-def _invalid(detail: str) -> AppError:
-    return AppError("tool_invalid", status=500, title="A tool cannot be used", detail=detail)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from segue.domain.errors import AppError, app_error
+from segue.domain.errors import app_error
 from segue.domain.ids import TOOL_NAME
 from segue.domain.session import READ_ATTACHMENT
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolSpec
@@ -32,19 +32,19 @@ def given_tools(offered: OfferedTools | None, taken: Collection[str]) -> str | N
     if not offered:
         return None
     if len(offered) > MAX_TOOLS or len(orjson.dumps(offered)) > MAX_BYTES:
-        raise _refused(f"A page has at most {MAX_TOOLS} tools, in {MAX_BYTES // 1000} kB together.")
+        raise app_error("too_many_page_tools", at_most=MAX_TOOLS, kb=MAX_BYTES // 1000)
     listed: list[dict[str, Any]] = []
     for definition in offered:
         name, description = definition.get("name"), definition.get("description") or ""
         schema = next((definition[key] for key in _SCHEMAS if definition.get(key)), _ANYTHING)
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-            raise _refused("The name of a tool is 1 to 64 letters, digits, `_` and `-`.")
+            raise app_error("page_tool_name")
         if not isinstance(description, str) or not isinstance(schema, Mapping) or schema.get("type") != "object":
-            raise _refused(f"{name} needs a description, a text, and parameters, the JSON schema of an object.")
+            raise app_error("page_tool_definition", name=name)
         listed.append(clean({"name": name, "description": description, "parameters": schema}))
     names = [each["name"] for each in listed]
     if ours := [name for name in names if name in taken or name in OF_THE_ENGINE or names.count(name) > 1]:
-        raise _refused(f"These names are taken: {', '.join(ours)}. Rename the tools of the page.")
+        raise app_error("page_tools_taken", names=", ".join(ours))
     return orjson.dumps(listed).decode()
 
 
@@ -89,7 +89,3 @@ def about_page(context: Sequence[Mapping[str, Any]], state: object = None) -> st
     lines = (f"{about}: {of if isinstance(of, str) else orjson.dumps(of).decode()}" for about, of in values)
     text: str = clean_text("\n".join(lines)[: MAX_PAGE_CHARS + 1])
     return (text if len(text) <= MAX_PAGE_CHARS else f"{text[:MAX_PAGE_CHARS]} …") or None
-
-
-def _refused(why: str) -> AppError:
-    return app_error("client_tools", why=why)

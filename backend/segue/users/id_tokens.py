@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from segue.domain.errors import AppError, app_error
+from segue.domain.errors import app_error
 from segue.domain.identity import Identity, is_user
 from segue.log import log
 from segue.net.http_client import BodyTooLarge, answer_of
@@ -98,17 +98,15 @@ def verification_key(text: str) -> VerificationKey:
     if not text.startswith("-----BEGIN"):
         algorithms = tuple(name for name, needed in _SECRETS.items() if len(text.encode()) >= needed)
         if not algorithms:
-            raise _unusable(f"is neither a public key in PEM nor a secret of at least {_SECRETS['HS256']} bytes")
+            raise app_error("jwt_key_neither", least=_SECRETS["HS256"])
         return VerificationKey(text, algorithms)
     try:
         public = load_pem_public_key(text.encode())
     except ValueError as error:
-        raise _unusable("is not a public key in PEM (`-----BEGIN PUBLIC KEY-----`)") from error
+        raise app_error("jwt_key_unusable") from error
     algorithms = public_algorithms(public)
     if not algorithms:
-        raise _unusable(
-            f"is no RSA key of {MIN_RSA_BITS} to {MAX_RSA_BITS} bits, EC key on a NIST curve or Ed25519 key"
-        )
+        raise app_error("jwt_key_of_other_kind", least=MIN_RSA_BITS, most=MAX_RSA_BITS)
     return VerificationKey(public, algorithms)
 
 
@@ -123,10 +121,6 @@ def public_algorithms(public: object) -> tuple[str, ...]:
             return ("EdDSA",)
         case _:
             return ()
-
-
-def _unusable(what: str) -> AppError:
-    return AppError("jwt_key_unusable", status=503, title="JWT_KEY cannot be used", detail=f"JWT_KEY {what}.")
 
 
 def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:

@@ -146,20 +146,16 @@ def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str
     if identity.is_everybody or (signed is None and named is None):
         return identity.user
     if "act_as" not in identity.scopes:
-        raise _may_not("Its key has not the scope `act_as`: `segue keys create --user … --scope act_as`.")
+        raise app_error("may_not_speak_for")
     if services.forwarded_user is not None:
         if signed is None:
-            raise _may_not("With OPENWEBUI_JWT_SECRET the user has to come in a signed token, not in a header.")
+            raise app_error("user_not_signed")
         return user_of_gateway(identity, services.forwarded_user(signed)).user
     if named is None:
-        raise _may_not("A signed token can be checked if OPENWEBUI_JWT_SECRET is set.")
+        raise app_error("signed_user_unchecked")
     if not is_user(named):
-        raise _may_not("The user is not one printable line of at most 200 characters.")
+        raise app_error("no_user_name")
     return user_of_gateway(identity, named).user
-
-
-def _may_not(why: str) -> AppError:
-    return app_error("may_not_speak_for", why=why)
 
 
 def turn_headers(turn: TurnKey) -> dict[str, str]:

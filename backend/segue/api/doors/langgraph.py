@@ -72,7 +72,7 @@ class _Sent(BaseModel):
     def refuse(self) -> None:
         for name in REFUSED.split():
             if (self.model_extra or {}).get(name):
-                raise _not_supported(f"`{name}` cannot be done here. Leave it out: docs/frontends.md says what can.")
+                raise app_error("field_not_supported", name=name)
 
 
 class NewRun(_Sent):
@@ -97,7 +97,7 @@ class NewRun(_Sent):
         """What answers the interrupt; None for a run with an input. Raises AppError `not_supported`."""
         command = self.command or {}
         if command.get("update") or command.get("goto") not in (None, [], "__end__", ["__end__"]):
-            raise _not_supported("`command`: it can `resume`, or `goto: __end__`.")
+            raise app_error("command_not_supported")
         return False if command.get("goto") else command.get("resume")
 
     @property
@@ -272,10 +272,6 @@ async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:
 
 def _json(value: object, **options: Any) -> Response:
     return Response(to_json(value), media_type="application/json", **options)
-
-
-def _not_supported(detail: str) -> AppError:
-    return app_error("not_supported", why=detail)
 
 
 @router.get("/ok", include_in_schema=False)
@@ -461,4 +457,4 @@ async def cancel_run(
 async def refuse(client: ClientDep) -> None:
     if (thread_id := client.http.path_params.get("thread_id")) is not None:
         await known_session(client, thread_id)
-    raise _not_supported("LangGraph's server has this, and Segue has not: docs/frontends.md says what there is.")
+    raise app_error("not_supported")
