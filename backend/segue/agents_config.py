@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from segue.config import Settings
 from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
 from segue.domain.approval_rule import ApprovalRule, RuleBound
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.mcp.mcp_config import read_mcp_config
 from segue.plans.policy import WEB_SEARCH
 from segue.secret_files import read_secrets
@@ -50,7 +50,7 @@ class AgentsFile:
 
 
 def agents_invalid(faults: list[str]) -> AppError:
-    return AppError("agents_invalid", status=422, title="The agents cannot be used", detail="\n".join(faults))
+    return app_error("agents_invalid", faults="\n".join(faults))
 
 
 def read_agents_file(path: Path) -> AgentsFile:

@@ -15,6 +15,7 @@ _OF_A_STEP: Final = {
     "did_not_run": " What waited for a yes did not run.",
     "unknown": " The step that was approved was under way: it is not known whether it took effect.",
 }
+_OF_ONE: Final = ("errors", "retry_after_s", "retryable", "status")
 ROWS: Final = tomllib.loads(files("segue.domain").joinpath("errors.toml").read_text("utf-8"))
 
 
@@ -57,13 +58,11 @@ class AppError(Exception):
 
 
 def app_error(name: str, /, *, extra: Mapping[str, str | int] | None = None, **given: Any) -> AppError:
-    """Returns the error of a row of errors.toml. `given` is what its title and detail have in braces, and `errors`,
-    `retry_after_s`.
+    """Returns the error of a row of errors.toml. `given` is what its title and detail have in braces, and what of this
+    one error is another than its row says: `errors`, `retry_after_s`, `retryable`, `status`.
     """
-    row = {"code": name, **ROWS[name]}
-    wait_s: int | None = given.get("retry_after_s", row.pop("retry_after_s", None))
-    row |= {member: row[member].format(**given) for member in ("title", "detail")}
-    return AppError(**row, retry_after_s=wait_s, extra=extra, errors=given.get("errors", ()))
+    row = {"code": name, **ROWS[name]} | {member: given[member] for member in _OF_ONE if member in given}
+    return AppError(**row | {text: row[text].format(**given) for text in ("title", "detail")}, extra=extra)
 
 
 def turn_cancelled(approved_step: str | None = None) -> AppError:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.redaction import configured_secrets
 from segue.domain.tool import Audience, DependencyGroup, SettlingCheck
 from segue.mcp.other_clients_config import Faults, Translation
@@ -304,7 +304,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _invalid(path: Path, what: str) -> AppError:
-    return AppError("mcp_config_invalid", status=500, title="The MCP configuration is invalid", detail=f"{path} {what}")
+    return app_error("mcp_config_invalid", path=path, what=what)
 
 
 def _what_is_wrong(error: Exception) -> str:

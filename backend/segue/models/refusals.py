@@ -146,8 +146,8 @@ def failure_of(error: Exception, *, attempt: int, chance: float, setting: str, p
 
 
 def unavailable(detail: str, *, retryable: bool = True, provider_code: str | None = None) -> AppError:
-    title, extra = "The model is unavailable", {"provider_code": provider_code} if provider_code else None
-    return AppError("model_unavailable", status=502, title=title, detail=detail, retryable=retryable, extra=extra)
+    extra = {"provider_code": provider_code} if provider_code else None
+    return app_error("model_unavailable", why=detail, retryable=retryable, extra=extra)
 
 
 def timeout(seconds: float, setting: str = "LLM_TIMEOUT_S") -> AppError:

@@ -17,7 +17,7 @@ from segue.db.engine import Database
 from segue.db.models import tool_definitions
 from segue.db.outages import StorageUnavailable
 from segue.db.rows import readable, reader
-from segue.domain.errors import AppError
+from segue.domain.errors import AppError, app_error
 from segue.domain.field_types import doc
 from segue.domain.tool import Effect, Tool, ToolSpec, definition_of
 from segue.log import log
@@ -82,7 +82,7 @@ class ToolCatalog:
 
 
 def _invalid(why: str) -> AppError:
-    return AppError("tool_invalid", status=500, title="A tool cannot be used", detail=f"{why[0].upper()}{why[1:]}.")
+    return app_error("tool_invalid", why=f"{why[0].upper()}{why[1:]}")
 
 
 @dataclass(frozen=True, slots=True)

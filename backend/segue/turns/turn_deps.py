@@ -84,8 +84,7 @@ class Agents:
     def check(self, agent_id: str, user: str, groups: Collection[str], *, status: int) -> Speaker:
         """Raises AppError `unknown_agent`."""
         if (found := self._found(agent_id, user, groups)) is None:
-            detail = f"There is no agent called {agent_id[:64]!r}. GET /agents lists those there are."
-            raise AppError("unknown_agent", status=status, title="Unknown agent", detail=detail)
+            raise app_error("unknown_agent", name=agent_id[:64], status=status)
         return found
 
     def _found(self, agent_id: str, user: str, groups: Collection[str]) -> Speaker | None:
