@@ -4,6 +4,7 @@ budget of tokens. Searches by words, and by meaning if an embedder is given and 
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
@@ -43,42 +44,37 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool) -> Embeddings | None: ...
 
 
+@dataclass(eq=False, repr=False)
 class LongTermMemory:
     """`noted(owner, fact)` is called once a fact is committed: by `remember`, and by the callers of `store`."""
 
-    def __init__(
-        self,
-        database: Database,
-        embedder: Embedder | None = None,
-        noted: Callable[[str, Memory], None] = lambda owner, fact: None,  # noqa: ARG005 (their names)
-        *,
-        budget: int = 1500,
-        stop_learning: Callable[[AsyncConnection, str, str], Awaitable[None]],
-    ) -> None:
-        self._database = database
-        self._embedder = embedder
-        self._budget = budget  # in tokens
-        self.noted = noted
-        self._stop_learning = stop_learning
+    database: Database
+    embedder: Embedder | None = None
+    noted: Callable[[str, Memory], None] = lambda owner, fact: None  # noqa: ARG005 (their names)
+    _: KW_ONLY
+    budget: int = 1500  # in tokens
+    stop_learning: Callable[[AsyncConnection, str, str], Awaitable[None]]
+
+    def __post_init__(self) -> None:
         self._has_vectors: bool | None = None
         self._at_once = EMBEDDED_AT_ONCE
         self._is_any = False  # whether the next facts to embed are drawn by lot
-        self.unpriced = embedder.unpriced if embedder else ()
+        self.unpriced = self.embedder.unpriced if self.embedder else ()
 
     async def given(self, payer: Payer, message: str, *, now: datetime) -> list[Memory]:
         """Returns all facts if they fit the budget, oldest first, so that a prompt begins as the one before. Of more:
         those about health and safety, about the message's subject, of general use, and the newest.
         """
-        most, owner = self._budget // LEAST_TOKENS, payer[0]
-        known = await self._database.read(fact_store.oldest_facts, owner, limit=most + 1)
-        if len(known) <= most and sum(map(_tokens, known)) <= self._budget:
+        most, owner = self.budget // LEAST_TOKENS, payer[0]
+        known = await self.database.read(fact_store.oldest_facts, owner, limit=most + 1)
+        if len(known) <= most and sum(map(_tokens, known)) <= self.budget:
             return known
         about = await self.recall(payer, message, now=now, limit=most)
-        async with self._database.read_only() as connection:
+        async with self.database.read_only() as connection:
             health = fact_cues.FACT_WORDS.now.health
             vital, _ = await fact_store.find_facts(connection, owner, health, limit=most, now=now)
             newest = await fact_store.list_facts(connection, owner, before=None, limit=most)
-        fitting, left = [], self._budget
+        fitting, left = [], self.budget
         for fact in dict.fromkeys([*vital, *about, *(fact for fact, _ in newest)]):
             if (tokens := _tokens(fact)) <= left:
                 left -= tokens
@@ -113,7 +109,7 @@ class LongTermMemory:
         corrected = leans_on.id if leans_on and fact_cues.is_correction(said_by_user(source)) else None
         new = NewFact(fact_cues.with_dates(content, _days(source, time_zone)), kind, supersedes=corrected)
         told_by = fact_store.FactSource(session_id, source.id)
-        fact = await self._database.transact(fact_store.add_fact, owner, new, now=now, source=told_by)
+        fact = await self.database.transact(fact_store.add_fact, owner, new, now=now, source=told_by)
         self.noted(owner, fact)
         return fact
 
@@ -128,18 +124,18 @@ class LongTermMemory:
         messages = await self._said(owner, session_id)
         if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in messages[:MESSAGES_THAT_ASK]):
             return None
-        async with self._database.transaction() as connection:
-            await self._stop_learning(connection, owner, session_id)  # from what was said before
+        async with self.database.transaction() as connection:
+            await self.stop_learning(connection, owner, session_id)  # from what was said before
             return await fact_store.delete_facts_that_say(connection, owner, contents)
 
     async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool = False) -> Embeddings | None:
         """Returns None if no embedder is configured, Postgres has no pgvector, the endpoint does not answer, or a cap
         leaves no room. Without a payer it is for the service, which has no account.
         """
-        if self._embedder is None or not texts or not await self._vectors_work():
+        if self.embedder is None or not texts or not await self._vectors_work():
             return None
         try:
-            return await self._embedder.embed(texts, payer=payer, urgent=urgent)
+            return await self.embedder.embed(texts, payer=payer, urgent=urgent)
         except AppError as error:
             log.warning("embedding_not_asked", code=error.code, reason=error.detail, texts=len(texts))
             return None
@@ -158,9 +154,9 @@ class LongTermMemory:
         them: that two children may not eat nuts are two facts, however close their embeddings are.
         """
         memory = await fact_store.add_fact(connection, owner, fact, now=now, source=source)
-        if embedding is None or self._embedder is None:
+        if embedding is None or self.embedder is None:
             return memory
-        model = self._embedder.model
+        model = self.embedder.model
         for known, cosine in await fact_store.nearest_facts(connection, owner, model, embedding, limit=MOST_RECALLED):
             is_told_again = known.message_id != source.message_id and cosine >= SAME_MEANING
             if is_told_again and fact_cues.says_all_of(memory.content, known.content):
@@ -170,16 +166,16 @@ class LongTermMemory:
 
     async def embed_missing(self) -> int:
         """Embeds at most EMBEDDED_AT_ONCE facts that lack this model's, if their owners can pay. Returns how many."""
-        if self._embedder is None or not await self._vectors_work():
+        if self.embedder is None or not await self._vectors_work():
             return 0
-        model, missing = self._embedder.model, fact_store.facts_without_embedding
-        lacking = await self._database.read(missing, model, limit=self._at_once, is_any=self._is_any)
+        model, missing = self.embedder.model, fact_store.facts_without_embedding
+        lacking = await self.database.read(missing, model, limit=self._at_once, is_any=self._is_any)
         found: list[tuple[str, str, Sequence[float]]] = []
         has_failed, self._is_any = False, False
         for owner, facts in lacking.items():
             try:
                 texts = [content for _, content in facts]
-                embeddings = await self._embedder.embed(texts, payer=(owner, ""), urgent=False)
+                embeddings = await self.embedder.embed(texts, payer=(owner, ""), urgent=False)
             except AppError:
                 self._is_any = True
                 continue
@@ -188,7 +184,7 @@ class LongTermMemory:
         self._at_once = max(self._at_once // 2, 1) if has_failed else min(self._at_once * 2, EMBEDDED_AT_ONCE)
         self._is_any = self._is_any or self._at_once < EMBEDDED_AT_ONCE
         if found:
-            await self._database.transact(fact_store.set_embeddings, model, found)
+            await self.database.transact(fact_store.set_embeddings, model, found)
         return len(found)
 
     async def _find(
@@ -200,21 +196,21 @@ class LongTermMemory:
         embeddings = await self.embed([text[: fact_cues.LONGEST_READ]], payer=payer, urgent=True)
         near: list[tuple[Memory, float]] = []
         owner, _ = payer
-        async with self._database.read_only() as connection:
+        async with self.database.read_only() as connection:
             words = fact_cues.search_words(text)
             found, useful = await fact_store.find_facts(connection, owner, words, limit=limit, now=now)
-            if embeddings is not None and self._embedder is not None:
-                model = self._embedder.model
+            if embeddings is not None and self.embedder is not None:
+                model = self.embedder.model
                 near = await fact_store.nearest_facts(connection, owner, model, embeddings[0], limit=nearest)
         about = fused(found, [fact for fact, _ in near])
         return about, [fact for fact in useful if fact not in about]
 
     async def _said(self, owner: str, session_id: str) -> list[Message]:
-        return await self._database.read(recent_user_messages, owner, session_id)
+        return await self.database.read(recent_user_messages, owner, session_id)
 
     async def _vectors_work(self) -> bool:
         if self._has_vectors is None:
-            self._has_vectors = await self._database.has_vectors()
+            self._has_vectors = await self.database.has_vectors()
             if not self._has_vectors:
                 log.warning("pgvector_missing", consequence="facts are found by their words alone")
         return self._has_vectors
