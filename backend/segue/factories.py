@@ -230,11 +230,11 @@ async def _stores(stack: AsyncExitStack, settings: Settings) -> OpenStores:
 
 async def _sample(
     stack: AsyncExitStack, settings: Settings, database: Database, tools: ToolAvailability, clock: Clock
-) -> Callable[[str, Collection[str], str], None] | None:
-    """Returns None if no session is to be recorded. Files of an earlier sample go even then."""
+) -> Callable[[str, Collection[str], str], None]:
+    """Returns what does nothing if no session is to be recorded. Files of an earlier sample go even then."""
     folder, share = settings.data_dir.expanduser() / "recordings", settings.record_sample
     if not share and not folder.is_dir():
-        return None
+        return lambda *_: None
     from segue.history.export import SAMPLE_EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
 
     recorded = RecordedSettings.model_validate(settings, from_attributes=True)

@@ -111,8 +111,7 @@ class UnstoredEnds:
         elif ended is not None:
             end.metrics.record_end(ended[0])
             deps.events.end(claim.key, *ended, user=claim.owner)
-            if deps.sample is not None:
-                deps.sample(claim.owner, claim.request.origin.groups, claim.key.session_id)
+            deps.sample(claim.owner, claim.request.origin.groups, claim.key.session_id)
 
 
 def tools_of_turn(
@@ -326,8 +325,7 @@ class TurnRun:
         report = replace(report, effects=session.with_held(state.get("effects", ()), report.effects))
         answer = session.chat_answer(claim.key, message, report, tuple(state.get("tool_calls", [])))
         self._deps.events.end(claim.key, answer, user=claim.owner)
-        if self._deps.sample is not None:
-            self._deps.sample(claim.owner, claim.request.origin.groups, claim.key.session_id)
+        self._deps.sample(claim.owner, claim.request.origin.groups, claim.key.session_id)
         self._metrics.record_end()
         return answer
 

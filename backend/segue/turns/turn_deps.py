@@ -114,6 +114,6 @@ class TurnDeps:
     fact_upkeep: FactUpkeep
     summaries: JobLoop[DueSummary] | None
     titles: JobLoop[DueTitle] | None
-    sample: Callable[[str, Collection[str], str], None] | None
+    sample: Callable[[str, Collection[str], str], None]
     observe: Observe
     span: OpenSpan
