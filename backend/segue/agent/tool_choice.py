@@ -11,7 +11,7 @@ import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, chain
 from operator import mul
 from typing import Any, Final, Protocol
@@ -230,45 +230,40 @@ class ToolTokens:
         return total
 
 
+@dataclass(eq=False, repr=False)
 class ToolChooser:
     """Chooses for the turn `seq`; `save` stores that. `_names` are in its array, `_later` came since, by their turn."""
 
-    def __init__(
-        self,
-        rank: Callable[[Sequence[ToolSpec], str], Awaitable[list[str]]],
-        guard: ToolGuard,
-        settings: AgentSettings,
-        tokens: CountToolTokens,
-        *,
-        stored: ToolChoice | None,
-        seq: int,
-        save: Callable[[ToolChoice], Awaitable[None]],
-    ) -> None:
-        self._rank = rank
-        self._guard = guard
-        self._most, self._budget = settings.llm_max_tools, settings.context_token_budget
-        self._tokens = tokens
-        self._stored = stored or ToolChoice((), 0)
-        self._seq = seq
-        self._save = save
+    rank: Callable[[Sequence[ToolSpec], str], Awaitable[list[str]]]
+    guard: ToolGuard
+    settings: AgentSettings
+    tokens: CountToolTokens
+    _: KW_ONLY
+    stored: ToolChoice | None
+    seq: int
+    save: Callable[[ToolChoice], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self._most, self._budget = self.settings.llm_max_tools, self.settings.context_token_budget
+        self._stored = self.stored or ToolChoice((), 0)
         self._wanted = ToolNeeds("")
         self._names: tuple[str, ...] = ()
         self._later: dict[int, tuple[str, ...]] = {}
         self._found: set[str] = set()
         self._lock = asyncio.Lock()  # tools run side by side
-        may_find = FIND_TOOLS.name not in settings.disabled_tools and guard.may_use(FIND_TOOLS.name)
+        may_find = FIND_TOOLS.name not in self.settings.disabled_tools and self.guard.may_use(FIND_TOOLS.name)
         self._own = (*([Tool(FIND_TOOLS, self._find)] if may_find else []), Tool(CALL_TOOL, _call_nothing))
 
     async def choose(self, needs: ToolNeeds) -> int:
         """Chooses the turn's tools, once. Returns their tokens in a request, at most half of the budget."""
-        tools, self._wanted = self._guard.tools(), needs
+        tools, self._wanted = self.guard.tools(), needs
         if len(tools) <= self._most:
             return self._counted(tool.spec for tool in tools.values())
         names = self._stored.names[: MAX_TOOLS - len(self._own)]
         if 2 * sum(name in tools for name in names) < len(names):
             names = ()  # another agent's, most of which this one may not use
         self._names, self._later = names, {seq: of for seq, of in self._stored.later if seq in needs.turns}
-        if not names or self._stored.seq < self._seq:
+        if not names or self._stored.seq < self.seq:
             ranked = await self._ranked(needs.message, tools)
             if names:
                 # What the session uses, what the message names, and what it may be about is added.
@@ -279,29 +274,29 @@ class ToolChooser:
                     self._extend([name], tools, growth=GROWN if place < self._most * SURE else MOST_LATER)
             else:
                 self._names = self._made(tools, ranked)
-            await self._save(self._choice())
-        self._guard.choose(self._names, self._own, list(chain(*self._later.values())))
+            await self.save(self._choice())
+        self.guard.choose(self._names, self._own, list(chain(*self._later.values())))
         array = [*self._own, *(tools[name] for name in self._names if name in tools)]
         return self._counted(tool.spec for tool in array)
 
     def definitions(self) -> dict[int, list[dict[str, Any]]]:
         """Returns the definitions of the tools that came later, by the turn whose message they came with."""
-        tools = self._guard.tools()
+        tools = self.guard.tools()
         return {seq: [_definition(tools[name].spec) for name in of if name in tools] for seq, of in self._later.items()}
 
     async def add(self, names: Iterable[str]) -> None:
         """Adds tools that were called or planned."""
         async with self._lock:
-            tools, own = self._guard.tools(), [tool.spec.name for tool in self._own]
+            tools, own = self.guard.tools(), [tool.spec.name for tool in self._own]
             new = [name for name in names if name in tools and name not in own]
-            if self._guard.chosen_names is not None and [name for name in new if self._extend([name], tools)]:
-                await self._save(self._choice())
-                self._guard.choose(self._names, self._own, list(chain(*self._later.values())))
+            if self.guard.chosen_names is not None and [name for name in new if self._extend([name], tools)]:
+                await self.save(self._choice())
+                self.guard.choose(self._names, self._own, list(chain(*self._later.values())))
 
     async def find(self, query: str) -> list[dict[str, Any]]:
         """Returns definitions of tools that the turn has not been shown, the best first, in MAX_FOUND_CHARS."""
-        tools = self._guard.tools()
-        shown = {*self._names, *self._later.get(self._seq, ()), *self._found, *(tool.spec.name for tool in self._own)}
+        tools = self.guard.tools()
+        shown = {*self._names, *self._later.get(self.seq, ()), *self._found, *(tool.spec.name for tool in self._own)}
         ranked = dict.fromkeys([*_named([query], tools), *await self._ranked(query, tools)])
         found = [_definition(tools[name].spec) for name in ranked if name not in shown][:FOUND]
         sizes = accumulate(len(orjson.dumps(definition).decode()) for definition in found)
@@ -317,22 +312,22 @@ class ToolChooser:
         """Returns the names of tools that may be offered, best first."""
         # Those of the client's page are in every request of the turn, and no index keeps what a client writes.
         specs = [tool.spec for tool in tools.values() if tool.spec.source not in (_BUILTIN, PAGE)]
-        return [name for name in await self._rank(specs, text) if not is_blocked(self._guard.state(tools[name].spec))]
+        return [name for name in await self.rank(specs, text) if not is_blocked(self.guard.state(tools[name].spec))]
 
     def _counted(self, specs: Iterable[ToolSpec]) -> int:
-        return min(self._tokens(specs), int(self._budget * GROWN_TOKENS))
+        return min(self.tokens(specs), int(self._budget * GROWN_TOKENS))
 
     def _choice(self) -> ToolChoice:
-        return ToolChoice(self._names, self._seq, tuple(self._later.items()))
+        return ToolChoice(self._names, self.seq, tuple(self._later.items()))
 
     def _extend(self, new: Iterable[str], tools: Mapping[str, Tool], *, growth: float = GROWN) -> bool:
         """Adds tools, and those they depend on, to the turn's. Returns False if all are in view, or do not fit."""
         known = [*self._names, *chain(*self._later.values())]
         added = [name for name in _with_needed(new, tools) if name not in known]
         specs = [tools[name].spec for name in (*known, *added) if name in tools]
-        if not added or len(specs) > self._most * growth or self._tokens(specs) > self._budget * GROWN_TOKENS:
+        if not added or len(specs) > self._most * growth or self.tokens(specs) > self._budget * GROWN_TOKENS:
             return False
-        self._later[self._seq] = (*self._later.get(self._seq, ()), *added)
+        self._later[self.seq] = (*self._later.get(self.seq, ()), *added)
         return True
 
     def _made(self, tools: Mapping[str, Tool], ranked: Iterable[str]) -> tuple[str, ...]:
@@ -342,11 +337,11 @@ class ToolChooser:
         first = [name for name, tool in tools.items() if tool.spec.source == _BUILTIN and name not in own]
         needed = [*needs.used, *_named([needs.message, *needs.user_texts], tools)]
         max_tools, room = self._most - len(own), self._budget * FIRST_TOKENS
-        room -= self._tokens(tools[name].spec for name in first)
+        room -= self.tokens(tools[name].spec for name in first)
         chosen = dict.fromkeys(first)
         for name in dict.fromkeys([*_with_needed(needed, tools), *ranked]):
             names = [each for each in _with_needed([name], tools) if each not in chosen]
-            size = self._tokens(tools[each].spec for each in names)
+            size = self.tokens(tools[each].spec for each in names)
             if len(chosen) + len(names) <= max_tools and size <= room:
                 chosen |= dict.fromkeys(names)
                 room -= size
