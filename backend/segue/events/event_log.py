@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Self
 
 from structlog.contextvars import get_contextvars
@@ -37,27 +37,22 @@ MAX_DIGITS = 19  # of a position
 OutcomesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, TurnAnswer]]]
 
 
+@dataclass(eq=False, repr=False)
 class EventPublisher:
     """Publishes the events of one run of a turn: gives them positions, joins tokens, appends them to the turn's buffer.
     `on_append` tells the event log that the buffer has grown. `emit` never waits and never raises.
     """
 
-    def __init__(
-        self,
-        buffer: EventBuffer,
-        streams: Streams,
-        *,
-        epoch: int,
-        stream_tokens: bool,
-        on_append: Callable[[EventBuffer], None],
-    ) -> None:
-        self.buffer = buffer
-        self.epoch = epoch
-        self._streams = streams
-        self._position = (epoch - 1) * ATTEMPT
-        self._stream_tokens = stream_tokens
-        self._on_append = on_append
-        self._encoder = agui_encoding.EventEncoder(buffer.turn)
+    buffer: EventBuffer
+    streams: Streams
+    _: KW_ONLY
+    epoch: int
+    stream_tokens: bool
+    on_append: Callable[[EventBuffer], None]
+
+    def __post_init__(self) -> None:
+        self._position = (self.epoch - 1) * ATTEMPT
+        self._encoder = agui_encoding.EventEncoder(self.buffer.turn)
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._loop.time()
         self._held: list[TextAdded | ReasoningAdded | ArgumentsAdded] = []
@@ -92,17 +87,17 @@ class EventPublisher:
 
     async def wants_tokens(self) -> bool:
         """Whether a client of any process reads the answer word by word; else the model is asked for all at once."""
-        if self._stream_tokens or self.buffer.token_followers:
+        if self.stream_tokens or self.buffer.token_followers:
             return True
         if self.buffer.followers and self._loop.time() < self._opened_at + UNKNOWN_S:
             return False
-        self._stream_tokens = await self._streams.is_watched(self.buffer.turn)
-        return self._stream_tokens
+        self.stream_tokens = await self.streams.is_watched(self.buffer.turn)
+        return self.stream_tokens
 
     def append(self, event: bytes) -> None:
         self._position += 1
         self.buffer.append(self._position, event)
-        self._on_append(self.buffer)
+        self.on_append(self.buffer)
 
     def end(self, event: bytes) -> None:
         self._flush_text()
@@ -110,7 +105,7 @@ class EventPublisher:
         for each in self._encoder.unmade_calls():
             self.append(each)
         self.buffer.append(self.buffer.end, event)
-        self._on_append(self.buffer)
+        self.on_append(self.buffer)
 
     def close(self) -> None:
         self._flush_text()
