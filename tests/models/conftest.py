@@ -15,6 +15,7 @@ from segue.models.metered_model import ModelWithFallback
 from segue.models.model_settings import ModelSettings
 from segue.models.providers.endpoint import ProviderOptions
 from segue.models.providers.openai import chat_completions
+from segue.users.prices import Tariff
 from tests.support.provider import OpenModel, Provider
 
 
@@ -58,6 +59,7 @@ async def open_model(provider: Provider) -> AsyncIterator[OpenModel]:
                 llm_max_retries=max_retries,
             ),
             observe=unobserved,
+            tariff=Tariff(name),
             span=untraced,
         )
 

@@ -26,6 +26,7 @@ from segue.models.refusals import RefusalReader, failure_of
 from segue.models.reply import READING
 from segue.models.streamed_answer import Listener
 from segue.net.http_client import retry_after_s
+from segue.users.prices import Tariff
 from tests.support.provider import GZIP, OpenModel, Provider, Reply, delta, fails, packed, raw, says, sse
 from tests.support.sweeps import first
 
@@ -490,6 +491,7 @@ async def test_the_errors_of_another_library_are_told_as_well(provider: Provider
         settings=ModelSettings(llm_timeout_s=20, llm_max_retries=1),
         observe=unobserved,
         span=untraced,
+        tariff=Tariff("x"),
     )
     provider.will(fails(500), says("42"), fails(401))
     assert (await model.reply(ASKED)).text == "42"
@@ -504,8 +506,8 @@ async def test_any_model_of_langchain_is_read_like_the_others() -> None:
             [AIMessage([thought, {"type": "text", "text": "I look."}], tool_calls=called), AIMessage("Noon.")]
         )
     )
-    named = ModelSettings(llm_timeout_s=20)
-    model = ChatModel(of_langchain(given, 20_000), name="x", settings=named, observe=unobserved, span=untraced)
+    named: Any = {"name": "x", "settings": ModelSettings(llm_timeout_s=20), "tariff": Tariff("x")}
+    model = ChatModel(of_langchain(given, 20_000), observe=unobserved, span=untraced, **named)
     reply = await model.reply(ASKED)
     assert (reply.text, reply.reasoning, reply.estimated) == ("I look.", "He wants the time.", True)
     assert [(call.name, call.args) for call in reply.calls] == [("clock", {"zone": "UTC"})]

@@ -25,6 +25,7 @@ from segue.models.providers.endpoint import ProviderOptions
 from segue.models.providers.openai import CHAT, NO_EFFORT, RESPONSES, OpenAIModel
 from segue.models.reply import PLAN
 from segue.models.streamed_answer import Listener
+from segue.users.prices import Tariff
 from tests.support import responses_api
 from tests.support.native_api import answers
 from tests.support.provider import fails, says
@@ -92,7 +93,8 @@ class Opened(AsyncExitStack):
         model = OpenAIModel(self, options)
         model.names = ways or model.names
         settings = ModelSettings(llm_timeout_s=20, llm_max_retries=0)
-        return ChatModel(model, name="gpt-5.6", settings=settings, observe=unobserved, span=untraced)
+        named: Any = {"name": "gpt-5.6", "settings": settings, "tariff": Tariff("gpt-5.6")}
+        return ChatModel(model, observe=unobserved, span=untraced, **named)
 
 
 @pytest.fixture

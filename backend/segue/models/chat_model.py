@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
@@ -79,7 +79,6 @@ MAX_EMPTY_ANSWERS = 2
 # How long a key is left out after a refusal, by its cause, unless the provider says when to come back.
 KEY_LEFT_OUT_S: Final = {"key": 300.0, "quota": 300.0, "rate_limit": 30.0}
 MAX_KEY_LEFT_OUT_S: Final = 3600.0
-NO_SERVER: Mapping[str, Attribute] = {}
 
 _Answer = TypeVar("_Answer")
 
@@ -100,48 +99,38 @@ class ReplyOptions(TypedDict, total=False):
     empty_tries: int  # how many empty answers end the call
 
 
+@dataclass(eq=False, repr=False)
 class ChatModel:
     """A provider's model behind a deadline. `name` is what answers report as `model`, `setting` where it was set.
 
     `made_by` says whose opaque parts go back to it: its own and its fallback's. `tariff` says what its calls are
-    charged; without one they have no price. A refused one of the `keys` is left out for a while. `server` is what a
-    span says of its address. It is shown of MEDIA what it `takes`. `chance` spreads the waits before retries.
+    charged. A refused one of the `keys` is left out for a while. `server` is what a span says of its address. It is
+    shown of MEDIA what it `takes`. `chance` spreads the waits before retries.
     """
 
-    chance: Callable[[], float] = staticmethod(random.random)
+    model: ProviderModel
+    _: KW_ONLY
+    name: str
+    settings: ModelSettings
+    observe: Observe
+    span: OpenSpan
+    tariff: Tariff
+    setting: str = "LLM_MODEL"
+    keys: LiveKeys | None = None
+    server: Mapping[str, Attribute] = field(default_factory=dict)
+    chance: Callable[[], float] = random.random
 
-    def __init__(
-        self,
-        model: ProviderModel,
-        *,
-        name: str,
-        settings: ModelSettings,
-        observe: Observe,
-        span: OpenSpan,
-        setting: str = "LLM_MODEL",
-        tariff: Tariff | None = None,
-        keys: LiveKeys | None = None,
-        server: Mapping[str, Attribute] = NO_SERVER,
-    ) -> None:
-        self.name = name
-        self.setting = setting
-        self.provider, self.id = provider_and_id(name)
-        self.traced_as = "segue" if name == OFFLINE else provider_and_id(name)[0].traced_as
-        self.made_by = model.made_by
-        self._model = model
-        self.tariff = tariff or Tariff(name)
-        self._keys = keys
-        self._form = normal_form.form_of(name)
-        self.takes = normal_form.media_of(name) - {"file"}
+    def __post_init__(self) -> None:
+        self.provider, self.id = provider_and_id(self.name)
+        self.traced_as = "segue" if self.name == OFFLINE else self.provider.traced_as
+        self.made_by = self.model.made_by
+        self._form = normal_form.form_of(self.name)
+        self.takes = normal_form.media_of(self.name) - {"file"}
         self._too_long: int | None = None  # the size of the smallest conversation that was refused
         self._limits = amended_requests.NO_LIMITS  # what it has said that the model takes
-        self._settings = settings
-        self._observe = observe
-        self._span = span
-        self._server = server
-        bounds = Bounds(settings.llm_tool_description_chars, describes_all=self._form.describes_parameters)
+        bounds = Bounds(self.settings.llm_tool_description_chars, describes_all=self._form.describes_parameters)
         self._tools = ToolBindings(bounds)
-        self._begins_inside = normal_form.begins_inside(name)
+        self._begins_inside = normal_form.begins_inside(self.name)
         self._has_told_of_calls_in_text = False
 
     @property
@@ -181,14 +170,14 @@ class ChatModel:
             parts = amended_requests.fitting(parts, self._too_long)
         request = self._request(parts, account)
         started, outcome = time.monotonic(), "internal_error"
-        with self._span("model", model=self.id, provider=self.traced_as) as span:
+        with self.span("model", model=self.id, provider=self.traced_as) as span:
             session = {"session_id": account.session_id} if account else {}
             form = {"gen_ai.output.type": "json"} if parts.schema else {}
-            span.set_attributes(**self._server, **session, **form, **{"gen_ai.request.stream": listener is not None})
+            span.set_attributes(**self.server, **session, **form, **{"gen_ai.request.stream": listener is not None})
             if span.content:
                 span.set_attributes(**traced_call.input_messages(request.messages))
             try:
-                reply = await self._in_time(request, retries or Retries(self._settings.llm_max_retries), listener, span)
+                reply = await self._in_time(request, retries or Retries(self.settings.llm_max_retries), listener, span)
                 outcome = "answered"
             except AppError as error:
                 outcome = refusals.outcome_of(error)
@@ -199,7 +188,7 @@ class ChatModel:
                 outcome = "cancelled"
                 raise
             finally:
-                self._observe(ModelCalled(outcome, time.monotonic() - started))
+                self.observe(ModelCalled(outcome, time.monotonic() - started))
         if account is not None:
             await account.settle()
         return replace(reply, model=self.name)
@@ -208,7 +197,7 @@ class ChatModel:
         """Messages and tools pass here, and nowhere else, before they are sent."""
         if parts.limits.window is not None:
             parts = amended_requests.within_window(parts, parts.limits.window)
-        model, bound, sampling = self._model, self._tools.of(parts.tools), parts.sampling
+        model, bound, sampling = self.model, self._tools.of(parts.tools), parts.sampling
         options = RequestOptions(
             bound.offered,
             parts.tool_choice,
@@ -227,7 +216,7 @@ class ChatModel:
 
     def _bounded(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a client's parameters, within the bounds of the settings."""
-        at_most, requested = self._settings.answer_tokens, sampling.get("max_tokens")
+        at_most, requested = self.settings.answer_tokens, sampling.get("max_tokens")
         return {**sampling, "max_tokens": min(requested, at_most)} if requested and at_most else dict(sampling)
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
@@ -250,7 +239,7 @@ class ChatModel:
             answer = request.new_answer(listener, begins_inside=self._begins_inside)
             ask = partial(self._ask, request, answer, span, is_streamed=listener is not None)
             try:
-                reply = await with_a_key(self._keys, ask, answer)
+                reply = await with_a_key(self.keys, ask, answer)
             except Exception as error:  # noqa: BLE001 (a provider's library has its own; any other is raised again)
                 failure = self._failure(error, attempt, has_begun=answer.has_begun)
                 if not answer.has_begun and (instead := await self._instead(request, error)) is not None:
@@ -272,13 +261,13 @@ class ChatModel:
                 failure = refusals.Failure(refusals.unavailable(f"The model gave an empty answer{again}."))
                 break
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
-            is_last = attempt == self._settings.llm_max_retries or retries.left == 0
-            is_last = is_last or time.monotonic() + failure.delay_s > began + self._settings.llm_timeout_s
+            is_last = attempt == self.settings.llm_max_retries or retries.left == 0
+            is_last = is_last or time.monotonic() + failure.delay_s > began + self.settings.llm_timeout_s
             if answer.has_begun or is_last or not self._may_wait(failure):
                 break
             attempt += 1
             retries.left -= 1
-            self._observe(ModelRetried())
+            self.observe(ModelRetried())
             span.add_event("retry", attempt=attempt, delay_s=failure.delay_s, reason=refusals.outcome_of(failure.error))
             log.warning("model_retry", attempt=attempt, delay_s=failure.delay_s, reason=failure.error.detail)
             await asyncio.sleep(failure.delay_s)
@@ -305,9 +294,9 @@ class ChatModel:
 
     async def _ask(self, request: ModelRequest, answer: StreamedAnswer, span: Span, *, is_streamed: bool) -> Reply:
         try:
-            parts = self._model.answer(request.messages, request.options, is_streamed=is_streamed)
+            parts = self.model.answer(request.messages, request.options, is_streamed=is_streamed)
             if is_streamed:
-                first_s, idle_s = self._settings.llm_first_token_timeout_s, self._settings.llm_idle_timeout_s
+                first_s, idle_s = self.settings.llm_first_token_timeout_s, self.settings.llm_idle_timeout_s
                 parts = within_pauses(parts, first_token_s=first_s, idle_s=idle_s)
             async with aclosing(parts) as awaited:
                 async for part in awaited:
@@ -330,7 +319,7 @@ class ChatModel:
     def _book(self, reply: Reply, account: Account | None, span: Span) -> None:
         tokens = reply.input_tokens, reply.cached_tokens, reply.output_tokens, reply.reasoning_tokens
         charge = self.tariff.priced(Charge(self.tariff.model, 1, *tokens, reply.estimated), reply.written_tokens)
-        self._observe(ModelCharged(charge, account.agent if account else ""))
+        self.observe(ModelCharged(charge, account.agent if account else ""))
         if span.trace_id:
             span.set_attributes(**traced_call.response(reply, charge))
         if span.content:
@@ -349,10 +338,10 @@ class ChatModel:
         return failure
 
     def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
-        return self._settings.llm_timeout_s
+        return self.settings.llm_timeout_s
 
     def _may_wait(self, failure: refusals.Failure) -> bool:
-        return failure.error.retryable and failure.delay_s <= self._settings.llm_timeout_s
+        return failure.error.retryable and failure.delay_s <= self.settings.llm_timeout_s
 
 
 async def with_a_key(
