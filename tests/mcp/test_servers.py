@@ -159,7 +159,8 @@ async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: Mcp
 
 
 # Three million small objects: to read them where other work goes on held that up for a second and a half.
-async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure) -> None:
+async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segue.tools.run.READ_S", PATIENCE_S)
     settings = ToolSettings(tool_timeout_s=PATIENCE_S, tool_result_max_bytes=4_000_000)
     async with McpServers(configure(odd=ODD), timeout_s=PATIENCE_S, start_timeout_s=PATIENCE_S) as servers:
         with loop_kept_free():

@@ -85,8 +85,8 @@ async def test_a_file_that_changes_is_read_within_seconds_and_one_that_is_gone_k
         session = await client.new_session()
         await client.chat(session, "hello")
         lock.takes = NEW
-        (folder / "next").write_text(NEW)
-        (folder / "next").replace(folder / "OPENAI_API_KEY")
+        (folder.parent / "next").write_text(NEW)  # in the folder it would be a secret too, and read as one
+        (folder.parent / "next").replace(folder / "OPENAI_API_KEY")
         await read.wait()
         await client.chat(session, "hello")
         (folder / "OPENAI_API_KEY").unlink()
