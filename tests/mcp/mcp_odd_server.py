@@ -27,6 +27,7 @@ def odd_tools() -> list[object]:
         {"name": "die", "inputSchema": {"type": "object"}},
         "not a tool",
         {"name": "no schema"},
+        {"name": "bare", "inputSchema": {}},
         {"name": "list", "inputSchema": {"type": "array"}},
         {"name": "wrong", "inputSchema": deep},
         {"name": "away", "inputSchema": away},

@@ -439,6 +439,7 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
                 await call(servers, "loose")
     assert "mcp_lire_le_courrier" in tools
     assert "mcp_loose" in tools
+    assert tools["mcp_bare"].input_schema == {"type": "object"}
     assert not {"mcp_list", "mcp_wrong", "mcp_away", "mcp_vast", "mcp_huge", "mcp_wordy", "mcp_no_schema"} & set(tools)
     assert len(tools) <= 1000
     reading = tools["mcp_lire_le_courrier"]

@@ -96,6 +96,8 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
     if not isinstance(tool, dict):
         log.warning("mcp_tool_skipped", server=server, tool="?", reason="not an object")
         return None
+    if isinstance(schema := tool.get("inputSchema"), dict):
+        tool = {**tool, "inputSchema": {"type": "object", **schema}}  # which some leave out, as it is always that
     without_output = {key: value for key, value in tool.items() if key != "outputSchema"}
     for candidate in (tool, without_output):
         written = to_json(candidate)
