@@ -64,7 +64,7 @@ from segue.turns.jobs.webhooks import TIMEOUT_S, Webhooks
 from segue.turns.queries import outcomes_of
 from segue.turns.schedules import LOOKS_A_LEASE, Promised, Schedules
 from segue.turns.triggers import Triggers
-from segue.turns.turn_deps import Agents, Speaker, TurnDeps
+from segue.turns.turn_deps import Agents, Speaker, TurnDeps, unsampled
 from segue.turns.turn_service import TurnService
 from segue.users.api_keys import Anonymous, ApiKeys, ApprovalLinks, Authenticator
 from segue.users.limits import Limits, LimitsInForce
@@ -234,7 +234,7 @@ async def _sample(
     """Returns what does nothing if no session is to be recorded. Files of an earlier sample go even then."""
     folder, share = settings.data_dir.expanduser() / "recordings", settings.record_sample
     if not share and not folder.is_dir():
-        return lambda *_: None
+        return unsampled
     from segue.history.export import SAMPLE_EVERY_S, Samples  # noqa: PLC0415 (most services record nothing)
 
     recorded = RecordedSettings.model_validate(settings, from_attributes=True)

@@ -92,6 +92,10 @@ class Agents:
         return found if found is not None and found.agent.is_for(user, groups) else None
 
 
+def unsampled(owner: str, groups: Collection[str], session_id: str) -> None:
+    """Records no session."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TurnDeps:
     """A job that is None has nothing to work with. `sample` takes owner, groups and session id of a turn that ended."""
