@@ -120,6 +120,6 @@ async def test_a_word_that_a_long_message_has_millions_of_times_is_found_at_its_
     await fill(stores, sessions=1, messages=1)
     await stores.database.execute("UPDATE messages SET content = repeat('à ', 2000000)")
     async with database.read_only() as connection:
-        words = ["a"] * 10
+        words = ["a"] * 60
         found, _ = await search_sessions(connection, "local", words, archived=False, pinned=None, after=None, limit=1)
     assert [getattr(each, "snippet", "")[:3] for each in found] == ["à à"]
