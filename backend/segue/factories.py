@@ -44,7 +44,8 @@ from segue.memory.history_window import counter_for, estimate
 from segue.memory.long_term import LongTermMemory
 from segue.memory.session_search import search_said
 from segue.models.chat_model import ChatModel
-from segue.models.open_models import ChatModels, openai_embedder
+from segue.models.embeddings import openai_embedder
+from segue.models.open_models import ChatModels
 from segue.models.reply import ProviderModel
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, tls_context

@@ -19,7 +19,7 @@ from segue.domain.ids import utc_now
 from segue.domain.session import NewFact
 from segue.memory import fact_cues, fact_store
 from segue.memory.long_term import EMBEDDED_AT_ONCE, LongTermMemory
-from segue.models.open_models import openai_embedder
+from segue.models.embeddings import openai_embedder
 from segue.turns.jobs.learn_facts import cancel_extraction
 from segue.users.limits import NO_LIMITS, Limits
 from segue.users.usage import Books

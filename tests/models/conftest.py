@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from segue.domain.telemetry import unobserved, untraced
 from segue.models.chat_model import ChatModel
-from segue.models.metered_model import ModelWithFallback
+from segue.models.fallback_model import ModelWithFallback
 from segue.models.model_settings import ModelSettings
 from segue.models.providers.endpoint import ProviderOptions
 from segue.models.providers.openai import chat_completions

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.models.metered_model import DOWN_S
+from segue.models.fallback_model import DOWN_S
 from tests.support.facts import all_taken_in, notes
 from tests.support.plans import planned
 from tests.support.provider import OpenModel, Provider, Reply, completion, delta, fails, raw, says, sse

@@ -1,29 +1,22 @@
-"""The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries.
-`ModelWithFallback` asks another one while a model is down: for DOWN_S, then one call tries it again.
-"""
+"""The model as one turn uses it: all its calls share one account, and one budget of calls, tokens and retries."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 from langchain_core.messages import BaseMessage
 
 from segue.domain.errors import AppError, app_error
 from segue.domain.telemetry import MAX_CALLS, ModelRun
 from segue.domain.tool import ToolSpec
-from segue.log import log
 from segue.models.chat_model import ChatModel, ReplyOptions, Retries
-from segue.models.model_settings import ModelSettings
-from segue.models.refusals import Failure, another_may_answer, is_down, outcome_of, timeout
-from segue.models.reply import ProviderModel, Reply
+from segue.models.refusals import outcome_of
+from segue.models.reply import Reply
 from segue.models.streamed_answer import Listener
 from segue.users.usage import Account
 
-DOWN_S = 30.0
-MAX_WAIT_S = 2.0  # before the same model is asked again: longer than that, another is better
 # What one turn may ask of its models, all its calls together.
 MAX_TURN_TOKENS = 1_000_000
 MAX_TURN_RETRIES = 6
@@ -37,89 +30,6 @@ class Models:
 
     main: ChatModel
     small: ChatModel
-
-
-class ModelWithFallback(ChatModel):
-    """A model with another that answers in its place, unless words were emitted already. They share one deadline."""
-
-    def __init__(
-        self,
-        model: ProviderModel,
-        *,
-        fallback: ChatModel,
-        settings: ModelSettings,
-        monotonic: Callable[[], float] = time.monotonic,
-        **named: Any,
-    ) -> None:
-        self._share_s = settings.llm_timeout_s / max(2, 1 + len(settings.llm_fallback_models))
-        first_token_s = min(settings.llm_first_token_timeout_s, self._share_s)
-        bounded = settings.model_copy(update={"llm_first_token_timeout_s": first_token_s})
-        super().__init__(model, settings=bounded, **named)
-        self.made_by += fallback.made_by
-        self._fallback = fallback
-        self._timeout_s = settings.llm_timeout_s
-        self._monotonic = monotonic
-        self._down_until = 0.0
-
-    @property
-    def unpriced(self) -> tuple[str, ...]:
-        return (*super().unpriced, *self._fallback.unpriced)
-
-    async def reply(self, *messages_and_tools: Any, listener: Listener | None = None, **options: Any) -> Reply:
-        ask = partial(super().reply, *messages_and_tools, **options)
-        instead = partial(self._fallback.reply, *messages_and_tools, **options)
-        ends_at = asyncio.get_running_loop().time() + self._timeout_s
-        if self._is_up():
-            heard = _Heard(listener)
-            try:
-                reply = await ask(listener=heard.listener)
-            except AppError as error:
-                if heard.words or not another_may_answer(error):
-                    raise
-                self._down_until = self._monotonic() + DOWN_S if is_down(error) else 0.0
-                log.warning("model_fallback", model=self.name, fallback=self._fallback.name, reason=error.detail)
-            else:
-                self._down_until = 0.0
-                return reply
-        try:
-            async with asyncio.timeout_at(ends_at):
-                return await instead(listener=listener)
-        except TimeoutError as error:
-            raise timeout(self._timeout_s) from error
-
-    def _is_up(self) -> bool:
-        now = self._monotonic()
-        if now < self._down_until:
-            return False
-        if self._down_until:
-            self._down_until = now + DOWN_S  # this call tries it, the others go on without
-        return True
-
-    def _deadline_s(self, *, is_streamed: bool) -> float:
-        """A stream shows that it lives. A whole answer does not, and must leave time for the others."""
-        return self._timeout_s if is_streamed else self._share_s
-
-    def _may_wait(self, failure: Failure) -> bool:
-        return super()._may_wait(failure) and failure.delay_s <= MAX_WAIT_S
-
-
-class _Heard:
-    """A listener, and whether it has heard words that stand."""
-
-    def __init__(self, listener: Listener | None) -> None:
-        self.words = False
-        self.listener = listener and replace(listener, on_text=self._add, on_withdrawn=self._withdraw)
-        self._listener = listener
-
-    def _add(self, text: str) -> None:
-        self.words = True
-        if self._listener is not None:
-            self._listener.on_text(text)
-
-    def _withdraw(self) -> None:
-        self.words = False
-        if self._listener is not None:
-            self._listener.on_withdrawn()
 
 
 class MeteredModel:
