@@ -32,7 +32,7 @@ OWNERS_OF_TABLES = {
     "db/engine.py": "has no table: asks whether pgvector is there",
     "db/migrations.py": "asks which migration the store is at, and waits for its lock",
     "db/models.py": "defines the tables",
-    "db/owners.py": "gives, reads or deletes the rows of a user in every table, by its metadata",
+    "db/user_data.py": "gives, reads or deletes the rows of a user in every table, by its metadata",
     "db/rows.py": "has no table: how rows with a seq are ordered, and those with a due time claimed",
     "db/postgres_server.py": "measures every table, by its metadata; asks for the time, and for the newest migration",
     "events/outbox.py": "webhook_events",

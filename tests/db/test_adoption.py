@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.models import metadata
-from segue.db.owners import OF_USERS
+from segue.db.user_data import OF_USERS
 from tests.support.commands import ROOT, forked, segue, surroundings
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.db.models import metadata
-from segue.db.owners import belongs_to_sessions
+from segue.db.user_data import belongs_to_sessions
 from segue.domain.identity import LOCAL_USER
 from tests.support.commands import segue
 from tests.support.identity import new_key, speaking
@@ -135,7 +135,7 @@ async def test_what_comes_with_a_key_that_processes_still_know_is_erased_too(
 async def test_a_heavy_users_turns_are_erased_in_batches_all_are_counted_and_one_that_runs_ends(
     client: Client, provider: Provider, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segue.db.owners.TURNS_AT_ONCE", 2)
+    monkeypatch.setattr("segue.db.user_data.TURNS_AT_ONCE", 2)
     go = asyncio.Event()
 
     async def held(_: dict[str, Any]) -> Response:

@@ -13,7 +13,7 @@ from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging
-from segue.db.owners import ErasedRows, erase_user, line_of, rows_of_user
+from segue.db.user_data import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS

@@ -16,7 +16,7 @@ from segue.api.deps import KeyId, Ops, Services, ServicesDep, StrictJsonRoute, r
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
 from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
-from segue.db.owners import ErasedRows, has_rows
+from segue.db.user_data import ErasedRows, has_rows
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner

@@ -19,8 +19,8 @@ from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clien
 from segue.around.terminal import new_file, refusal, settings_with
 from segue.config import Settings
 from segue.db.migrations import upgrade
-from segue.db.owners import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
 from segue.db.postgres_server import ensure_schema
+from segue.db.user_data import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
 from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
 from segue.domain.ids import utc_now

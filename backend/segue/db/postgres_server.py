@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
 from segue.db.engine import Database
-from segue.db.owners import tables_of
+from segue.db.user_data import tables_of
 from segue.domain.errors import AppError, app_error
 from segue.domain.ids import Clock, utc_now
 from segue.log import log
