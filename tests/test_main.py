@@ -66,7 +66,7 @@ def test_a_doctor_without_a_model_and_servers_imports_neither_and_no_agent() -> 
 
 def test_a_service_imports_only_what_its_settings_need() -> None:
     """With URLs, for example, not what starts the embedded servers."""
-    imported = imported_by("import segue.around.serve")
+    imported = imported_by("import segue.around.service_process")
     assert "segue.main" in imported
     assert not NOT_TO_START & imported
 

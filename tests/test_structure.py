@@ -73,7 +73,7 @@ OWNERS_OF_TABLES = {
     "users/usage.py": "usage, user_groups",
 }
 BROAD = {
-    "around/processes.py": "the stack above a forked process is its supervisor's: it is printed, and the process ends",
+    "around/process_supervisor.py": "a forked process prints its error and ends: the stack above is the supervisor's",
     "agent/stream_reply.py": "closes the stream of a reply, and raises again",
     "around/embedded/servers.py": "stops the servers that have started, and raises again",
     "around/tracing.py": "records what a span ended with, and raises again",

@@ -29,7 +29,7 @@ from tests.support.stores import looking_into, urls_of
 SUPERVISING = """
 import os, select
 from functools import partial
-from segue.around.processes import ProcessSupervisor
+from segue.around.process_supervisor import ProcessSupervisor
 from segue.log import configure_logging
 
 configure_logging(level="INFO", log_format="json")
@@ -53,7 +53,7 @@ raise SystemExit(ProcessSupervisor(2, partial(run, "good"), renewed, stop_s=lamb
 
 STOPPING = """
 import os, select, signal
-from segue.around import processes
+from segue.around import process_supervisor
 from segue.around.terminal import settings_with
 
 def run_with(settings):
@@ -67,16 +67,16 @@ def run_with(settings):
         return len(os.read(ended[0], 1)) - 1
     return run
 
-processes.KILL_AFTER_S = 0
+process_supervisor.KILL_AFTER_S = 0
 os.environ["SHUTDOWN_GRACE_S"] = "60"
-processes._run(2, run_with, settings_with(shutdown_grace_s=1e-9))
+process_supervisor._run(2, run_with, settings_with(shutdown_grace_s=1e-9))
 """
 
 
 RUNNING_DOWN = """
 import asyncio, os
 from contextlib import asynccontextmanager
-from segue.around.serve import _serve
+from segue.around.service_process import _serve
 from segue.config import Settings
 from segue.main import create_app
 
@@ -106,21 +106,21 @@ raise SystemExit(_serve(app, settings, None, None))
 
 STARTING = """
 import os
-from segue.around import serve
+from segue.around import service_process
 from segue.config import Settings
 from segue.main import create_app
 from segue.plans.acknowledgement import LEXICON
 
 settings = Settings(port=0)
-started = serve._started
+started = service_process._started
 
 async def telling(*given):
     os.write(1, f'"listens, words: {"shipped" in vars(LEXICON)}"\\n'.encode())
     await started(*given)
     os.write(1, f'"has started, words: {"shipped" in vars(LEXICON)}"\\n'.encode())
 
-serve._started = telling
-serve._serve(create_app(settings), settings, None, None)
+service_process._started = telling
+service_process._serve(create_app(settings), settings, None, None)
 """
 
 

@@ -42,7 +42,7 @@ exec {python} "$@"
 """
 PRELOADED = (
     "segue.around.embedded.servers",
-    "segue.around.serve",
+    "segue.around.service_process",
     "segue.db.migrations",
     "mcp.server.mcpserver",
 )  # imported late, or by MCP servers

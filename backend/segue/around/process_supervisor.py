@@ -1,5 +1,5 @@
 """`segue serve` and `segue worker`: one process, or several with one address. What a process is made of takes most of a
-start to import: `serve.py` is imported while the embedded servers start.
+start to import: `service_process.py` is imported while the embedded servers start.
 
 A supervisor forks several processes, replaces those that end, and passes signals on. It runs no event loop and no
 thread, since a fork copies neither whole. The processes share what it has imported.
@@ -77,7 +77,7 @@ def serve(
         listener.close()  # uvicorn takes all addresses of a name, and says where it listens
 
     def run_with(settings: Settings) -> Run:
-        from segue.around.serve import serving  # noqa: PLC0415 (see above)
+        from segue.around.service_process import serving  # noqa: PLC0415 (see above)
 
         return serving(settings, sockets, takes_turns=not no_worker)
 
@@ -98,7 +98,7 @@ def worker(
         _bound(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
 
     def run_with(settings: Settings) -> Run:
-        from segue.around.serve import working  # noqa: PLC0415 (see above)
+        from segue.around.service_process import working  # noqa: PLC0415 (see above)
 
         return working(settings)
 

@@ -1,4 +1,4 @@
-"""A process that serves HTTP, or only runs turns, from its start to its end. `processes.py` has the commands."""
+"""A process that serves HTTP or only runs turns, from start to end. `process_supervisor.py` has the commands."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from segue.agents_config import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
-from segue.around.processes import REQUEST_SHARE, STARTUP_FAILURE, ProcessPlace, Run
+from segue.around.process_supervisor import REQUEST_SHARE, STARTUP_FAILURE, ProcessPlace, Run
 from segue.around.terminal import refusal
 from segue.config import Settings
 from segue.domain.errors import AppError
