@@ -1,8 +1,8 @@
 """Plans that wait for a yes, as seen by the people who may give it: the plan's user or, by a rule, others, who see as
-much of the conversation as the rule allows. `admission.begin_decision` carries out a decision in the same transaction.
+much of the conversation as the rule allows. Decisions by button, each stored with the turn that carries it out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -17,10 +17,20 @@ from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import digest_of_json
-from segue.domain.plan import Button, Plan, PlanStatus, Step
+from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, PlanStatus, Step, end, next_version
+from segue.domain.tool import ToolFailed
 from segue.domain.user_request import PAGE
 from segue.memory.history import IN_HISTORY
+from segue.memory.session_store import lock_session
+from segue.plans import mandates
+from segue.plans import store as plan_store
 from segue.plans.store import StalePlan, StoredPlan, is_open
+from segue.tools.availability import ToolAvailability
+from segue.tools.input_schema import faults_of
+from segue.tools.user_requests import faults_of_answer
+from segue.turns.admission import Admitted, accepted_before, admit_locked
+from segue.turns.queries import first_open_turn
+from segue.turns.store import ChatRequest
 from segue.users.audit import record_act
 
 MAX_MESSAGES = 20
@@ -196,14 +206,89 @@ async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identit
     return replace(approval, told=question, messages=tuple(said_last_first[::-1]))
 
 
-async def record_decision(
+async def begin_decision(
+    connection: AsyncConnection,
+    owner: str,
+    session_id: str,
+    button: Button,
+    *,
+    tools: ToolAvailability,
+    request: ChatRequest,
+    now: datetime,
+    by: Decider | None = None,
+) -> Admitted | None:
+    """Stores the decision on a waiting plan and the turn that carries it out, in the caller's transaction.
+
+    `request` has everything but the message; `by` decides if the plan waits for others. Returns None if the plan has
+    expired, which is stored then, or needs one more yes of others. A plan whose turn died waits too, though no step
+    says so yet: its next turn settles it. Raises NotFound, AppError `no_open_plan`, `waits_for_others`, StalePlan for
+    every version but the one that waits, Unreadable, and what `_check_args`, `_remember` and `_record_decision` raise.
+    """
+    await lock_session(connection, owner, session_id)
+    if (known := await accepted_before(connection, owner, session_id, request.once)) is not None:
+        return await admit_locked(connection, owner, session_id, request, now=now) if known.failed_for_now else known
+    stored = await plan_store.open_plan(connection, session_id)
+    if stored is None:
+        if await plan_store.newest_has_expired(connection, session_id):
+            return None
+        raise app_error("no_open_plan")
+    plan_store.usable(stored)
+    if stored.plan.version != button.version or button.plan_id not in (None, stored.plan.id):
+        raise StalePlan
+    if by is not None:
+        stored = await _record_decision(connection, stored, owner, button, by, now=now)
+        if button.decision == "confirm" and not _is_agreed(stored.plan):
+            await plan_store.swap(connection, stored, next_version(stored.plan), tool_hash=stored.tool_hash)
+            return None
+        request = replace(request, decided_by=by.identity.user)
+    elif button.decision == "confirm" and stored.plan.waits_for is not None:
+        raise app_error("waits_for_others", whom=stored.plan.waits_for.told)
+    request = replace(request, message=_message_of(button, stored.plan), amends=button.decision == "amend")
+    return await _begin_decided(connection, owner, stored, button, tools=tools, request=request, now=now)
+
+
+async def _begin_decided(
+    connection: AsyncConnection,
+    owner: str,
+    stored: StoredPlan,
+    button: Button,
+    *,
+    tools: ToolAvailability,
+    request: ChatRequest,
+    now: datetime,
+) -> Admitted | None:
+    session_id = stored.session_id
+    if stored.plan.status == "active":
+        has_more = button.args is not None or button.answer is not None or button.remember
+        if has_more or await first_open_turn(connection, session_id) is not None:
+            raise StalePlan
+        return await admit_locked(connection, owner, session_id, request, now=now)
+    if stored.plan.expires_at <= now:
+        await plan_store.swap(connection, stored, end(stored.plan, "expired"))
+        return None
+    if button.decision == "amend":
+        return await admit_locked(connection, owner, session_id, request, now=now)
+    _check_args(stored.plan, button.args, tools, owner=owner, groups=request.origin.groups)
+    _check_answer(stored.plan, button)
+    changed, remember = button.args is not None, button.remember
+    request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
+    admitted = await admit_locked(connection, owner, session_id, request, now=now)
+    turn_id = admitted.turn.turn_id
+    options: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
+    await plan_store.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **options)
+    if button.remember:
+        await _remember(connection, owner, stored, tools, now=now)
+    return admitted
+
+
+async def _record_decision(
     connection: AsyncConnection, stored: StoredPlan, owner: str, button: Button, by: Decider, *, now: datetime
 ) -> StoredPlan:
     """Returns the plan with this person's decision, not yet stored, and records it in the audit. Raises AppError
-    `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan if another version waits.
+    `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan if it waits for nobody else.
     """
     waits, step = stored.plan.waits_for, stored.plan.waiting_step
-    if waits is None or step is None or stored.plan.version != button.version:
+    if waits is None or step is None:
         raise StalePlan
     if stored.plan.expires_at <= now:
         raise app_error("plan_expired")
@@ -228,7 +313,7 @@ async def record_decision(
     return replace(stored, plan=replace(stored.plan, steps=tuple(map(with_decision, stored.plan.steps))))
 
 
-def is_agreed(plan: Plan) -> bool:
+def _is_agreed(plan: Plan) -> bool:
     """Returns whether as many others as the rule wants have said yes to the waiting steps."""
     return all(step.others is not None and step.others.agree for step in plan.waiting_steps)
 
@@ -253,3 +338,77 @@ def decided_already(plan: Plan) -> AppError:
     decision, by = ("reject", last.no_by) if last.no_by else ("confirm", ", ".join(last.yes_by))
     error.detail = f"{by} has decided: {decision}. {error.detail}"
     return error.with_extra(decided_by=by, decision=decision)
+
+
+def _message_of(button: Button, plan: Plan) -> str:
+    """Returns the text that stands for it in the history."""
+    if button.decision == "amend":
+        return button.message
+    return PAGE_MESSAGE if plan.page_steps and button.decision == "confirm" else BUTTON_MESSAGES[button.decision]
+
+
+async def _remember(
+    connection: AsyncConnection, owner: str, stored: StoredPlan, tools: ToolAvailability, *, now: datetime
+) -> None:
+    """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
+    `unknown_tool` if it is gone, `invalid_request` if no tool was shown or it always asks.
+    """
+    step = stored.plan.waiting_step
+    if step is None or step.tool is None or stored.tool_hash is None:
+        detail = "The question shows no definition of a tool that could be remembered. Decide without `remember`."
+        raise InvalidRequest(detail)
+    if tools.specs(step.tool, owner=owner)[step.tool].always_asks:
+        raise InvalidRequest(f"{step.tool} asks about each call: no yes to it is kept. Decide without `remember`.")
+    of = connection, owner, stored.session_id, step.tool, stored.tool_hash
+    await mandates.remember(*of, plan_id=stored.plan.id, now=now)
+
+
+def _check_args(
+    plan: Plan, args: dict[str, Any] | None, tools: ToolAvailability, *, owner: str, groups: Collection[str]
+) -> None:
+    """Raises AppError `unknown_tool` if the tool of the step that waits is gone, `invalid_args` if it refuses them."""
+    if args is None:
+        return
+    tool = plan.waiting_step.tool if plan.waiting_step else None
+    if tool is None:
+        raise _invalid("invalid_args", "The step that waits calls no tool: there are no arguments to change.")
+    tools.specs(tool, owner=owner, groups=groups)
+    try:
+        faults = faults_of(tools.tools(owner)[tool], args)
+    except ToolFailed as refused:
+        raise _invalid("invalid_args", str(refused)) from refused
+    if faults:
+        raise _invalid("invalid_args", "; ".join(faults), faults)
+
+
+def _check_answer(plan: Plan, button: Button) -> None:
+    """Raises AppError `invalid_answer` if a yes lacks an answer that the waiting step asks for, or has more."""
+    asks = plan.waiting_step.asks if plan.waiting_step else None
+    if plan.page_steps:
+        _check_results(plan, button)
+        return
+    if asks is None or asks.mode == "url":
+        if button.answer is not None:
+            raise _invalid("invalid_answer", "The step that waits asks for a yes or a no: it takes no `answer`.")
+        return
+    faults = faults_of_answer(asks, {**(asks.given or {}), **(button.answer or {})})
+    if faults and button.decision == "confirm":
+        raise _invalid("invalid_answer", "; ".join(faults), faults)
+
+
+def _check_results(plan: Plan, button: Button) -> None:
+    """Raises AppError `invalid_answer` if a yes is not exactly the page's results for the steps that wait for them."""
+    results, steps = button.answer or {}, {str(step.id) for step in plan.page_steps}
+    fit = (isinstance(one, dict) and len(one) == 1 and one.keys() <= {"output", "error"} for one in results.values())
+    is_just_that = bool(results) and steps.issuperset(results) and button.args is None and not button.remember
+    if button.decision == "confirm" and not (is_just_that and all(fit)):
+        why = "The steps that wait take, by their ids, the `output` or `error` of each call, and nothing else."
+        raise _invalid("invalid_answer", why)
+
+
+def _invalid(name: Literal["invalid_args", "invalid_answer"], why: str, faults: Sequence[str] = ()) -> AppError:
+    field, found = name.removeprefix("invalid_"), (fault.partition(": ") for fault in faults)
+    errors = [
+        {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": name} for at, _, said in found
+    ]
+    return app_error(name, why=why, errors=errors)

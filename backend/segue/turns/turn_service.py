@@ -27,8 +27,8 @@ from segue.memory import session_store, short_term
 from segue.plans.store import get_plan
 from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
-from segue.turns.admission import Admitted, accepted_before, admit, begin_decision, find_retry, retry
-from segue.turns.approvals import Approval, Decider, decided_already, get_approval, list_approvals
+from segue.turns.admission import Admitted, accepted_before, admit, find_retry, retry
+from segue.turns.approvals import Approval, Decider, begin_decision, decided_already, get_approval, list_approvals
 from segue.turns.claims import Origin, claim_of_next
 from segue.turns.maintenance import recover_forever
 from segue.turns.presence import Presence
