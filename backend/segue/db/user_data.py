@@ -163,10 +163,10 @@ async def _until_done(some: Callable[[], Awaitable[int]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
-    """What was removed."""
+    """What was deleted."""
 
-    rows: Annotated[dict[str, int], doc("How many, by table.")]
-    redis_keys: Annotated[int | None, doc("null if Redis could not be asked: its keys go within a day.")]
+    rows: Annotated[dict[str, int], doc("The number of deleted rows, by table.")]
+    redis_keys: Annotated[int | None, doc("The number of deleted keys; null if Redis was away: they go within a day.")]
 
 
 async def erase_user(database: Database, cache: Cache, owner: str) -> ErasedRows:

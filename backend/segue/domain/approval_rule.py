@@ -45,19 +45,19 @@ class Given(BaseModel):
 
 
 class Bound(Given):
-    """What a value has to be. One with several has to keep to all."""
+    """A bound on a value of a tool call. If it has several members, the value has to keep to all."""
 
-    equals: Annotated[Scalar | None, doc("Exactly this.")] = None
+    equals: Annotated[Scalar | None, doc("The value has to equal this.")] = None
     one_of: Annotated[
-        list[Scalar] | None, Field(min_length=1, max_length=50, description="One of these, each exactly.")
+        list[Scalar] | None, Field(min_length=1, max_length=50, description="The value has to equal one of these.")
     ] = None
-    max: Annotated[Annotated[Number, Field(ge=0)] | None, doc("A number from 0 to this.")] = None
-    prefix: Annotated[BoundText | None, doc("A text that begins so, and has no `/..`.")] = None
+    max: Annotated[Annotated[Number, Field(ge=0)] | None, doc("The value has to be a number from 0 to this.")] = None
+    prefix: Annotated[BoundText | None, doc("The value has to be a text that begins so and has no `/..`.")] = None
     origin: Annotated[
         Literal["user", "due", "any"] | None,
         doc(
-            "Who said it: `user`, as without a bound; `due`, also the schedule or trigger that began the turn; `any`, "
-            "as with one of the others."
+            "Who has to have said the value: `user`, as without a bound; `due`, also the schedule or trigger that "
+            "began the turn; `any`, as with one of the other bounds."
         ),
     ] = None
 
@@ -122,7 +122,7 @@ class RuleBound(Bound):
     above everything.
     """
 
-    above: Annotated[Number | None, doc("A number greater than this.")] = None
+    above: Annotated[Number | None, doc("The value has to be a number greater than this.")] = None
 
     @model_validator(mode="after")
     def _stands_alone(self) -> Self:
@@ -230,17 +230,17 @@ def digest_of_call(tool: str, args: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsFor:
-    """Who decides on a step, by the rule as it was when the step was asked about."""
+    """The people who decide on a step, by the agent's rule as it was when the question was asked."""
 
-    group: Annotated[str, doc("The group, or the role, of those who decide.")]
-    who: Annotated[OthersWho, doc("`approver`: one of them; `other`: not who asked; `two`: two different ones.")]
-    rule: Annotated[str, doc("The agent, and the number of its rule.")]
-    of_call: Annotated[str, doc("The digest of the call that was asked about.")]
-    shows: Annotated[Shows, doc("What those who decide see of the conversation.")] = "call"
-    may_change_args: Annotated[bool, doc("Whether they may change the arguments.")] = False
-    escalates_to: Annotated[str | None, doc("Another group or role that decides too, after a time.")] = None
-    escalates_at: Annotated[datetime | None, doc("From when on.")] = None
-    expires_at: Annotated[datetime | None, doc("When the question expires, if the rule says so.")] = None
+    group: Annotated[str, doc("The group or role of the people who decide.")]
+    who: Annotated[OthersWho, doc("`approver`: one of them; `other`: one but not the user; `two`: two of them.")]
+    rule: Annotated[str, doc("The agent's id and the number of its rule, such as `segue, rule 1`.")]
+    of_call: Annotated[str, doc("The SHA-256 digest of the call that was asked about.")]
+    shows: Annotated[Shows, doc("What they see: only the call, or also the conversation.")] = "call"
+    may_change_args: Annotated[bool, doc("Whether those who decide may change the arguments.")] = False
+    escalates_to: Annotated[str | None, doc("Another group or role that may decide too after a time.")] = None
+    escalates_at: Annotated[datetime | None, doc("When that group or role may decide too; null without one.")] = None
+    expires_at: Annotated[datetime | None, doc("When the question expires; null if the rule does not say.")] = None
 
     def is_for(self, identity: Identity, now: datetime) -> bool:
         """Returns whether the question is shown to them: whether they may decide it is another matter."""
@@ -260,12 +260,12 @@ class WaitsFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """What others than the user decided on a step."""
+    """What people other than the user decided on a step."""
 
-    by: Annotated[WaitsFor, doc("By which rule.")]
-    yes_by: Annotated[tuple[str, ...], doc("Who said yes.")] = ()
-    no_by: Annotated[str | None, doc("Who said no.")] = None
-    reason: Annotated[str | None, doc("Why not, in their words.")] = None
+    by: Annotated[WaitsFor, doc("The rule by which they decide.")]
+    yes_by: Annotated[tuple[str, ...], doc("The users who said yes.")] = ()
+    no_by: Annotated[str | None, doc("The user who said no; null if nobody did.")] = None
+    reason: Annotated[str | None, doc("Why that user said no, in their own words.")] = None
 
     @property
     def agree(self) -> bool:

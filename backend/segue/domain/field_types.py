@@ -51,4 +51,4 @@ def doc(text: str) -> Any:
     return Field(description=text)
 
 
-IsUnreadable = Annotated[Literal[True], doc("Always true: tells it from what can be read.")]
+IsUnreadable = Annotated[Literal[True], doc("Always true: marks what this release cannot read in full.")]

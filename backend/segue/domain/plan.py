@@ -46,32 +46,37 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a plan: a call of a tool, or something the model writes."""
+    """A step of a plan: a tool call, or a text that the model writes."""
 
-    id: Annotated[int, doc("Its number in the plan, from 1.")]
-    description: Annotated[str, doc("What it is to do.")]
-    tool: Annotated[str | None, doc("The tool to call; null for a step that the model writes.")]
-    args: Annotated[dict[str, Any] | None, doc("While it waits exactly what will run; before, may refer to results.")]
-    status: Annotated[StepStatus, doc("The last four are final. `unknown`: it may have taken effect.")] = "pending"
-    requires_confirmation: Annotated[bool, doc("Whether it waits for the user's yes.")] = False
-    tool_call_id: Annotated[str | None, doc("The call that carries it out.")] = None
-    result_preview: Annotated[str | None, doc("How its result begins.")] = None
-    error: Annotated[str | None, doc("Why it failed or was skipped.")] = None
+    id: Annotated[int, doc("The number of the step in its plan, from 1.")]
+    description: Annotated[str, doc("What the step is to do.")]
+    tool: Annotated[str | None, doc("The name of the tool to call; null for a step that the model writes.")]
+    args: Annotated[
+        dict[str, Any] | None,
+        doc("The arguments: while it waits, exactly what will run; before, may refer to results."),
+    ]
+    status: Annotated[
+        StepStatus, doc("`pending`, `running` and `waiting` are open, others final. `unknown`: may have taken effect.")
+    ] = "pending"
+    requires_confirmation: Annotated[bool, doc("Whether the step needs the user's yes before it runs.")] = False
+    tool_call_id: Annotated[str | None, doc("The id of the tool call that carries out the step, if any.")] = None
+    result_preview: Annotated[str | None, doc("The beginning of the step's result; null without one.")] = None
+    error: Annotated[str | None, doc("Why the step failed or was skipped.")] = None
     args_origin: Annotated[
         Mapping[str, str] | None,
         doc(
-            "While it waits or has waited: where the texts and numbers in `args` come from, by path. `user` (typed "
-            "with a decision), `message:<id>` and `fact:<id>` are the user's, `quoted:<message id>`, `program:<message "
-            "id>` and `result:<tool_call_id>` are not, and `model` says that none of these has it."
+            "Where each text and number in `args` comes from, by path, if the step waits or has waited. `user` (typed "
+            "with a decision), `message:<id>` and `fact:<id>` are the user's; `quoted:<message id>`, `program:<message "
+            "id>` and `result:<tool_call_id>` are not; `model`: it is in none of these."
         ),
     ] = None
     asks: Annotated[
-        UserRequest | None, doc("While it waits for more than a yes: what its tool asks. A decision has the `answer`.")
+        UserRequest | None, doc("What the tool asks beyond a yes, while the step waits. A decision gives the `answer`.")
     ] = None
     waits_for: Annotated[
-        Literal["self"] | WaitsFor, doc("Who decides while it waits: the user alone, or others by a rule of the agent.")
+        Literal["self"] | WaitsFor, doc("Who decides while it waits: the user (`self`), or others by an agent's rule.")
     ] = "self"
-    others: Annotated[Others | None, doc("What others decided, by such a rule.")] = None
+    others: Annotated[Others | None, doc("What others have decided by such a rule; null if nothing.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +95,17 @@ class Button:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the agent will do for a message that asks for several steps, or for a yes."""
+    """What the agent will do, if a message asks for several steps or a tool call needs a yes."""
 
-    id: Annotated[str, doc("Begins with `plan_`.")]
-    version: Annotated[int, doc("Grows with every change, from plan to plan. A decision names the one that was shown.")]
-    goal: Annotated[str, doc("What the user wants.")]
-    status: Annotated[PlanStatus, doc("`waiting` and `active` are open, the others final.")]
-    current_step: Annotated[int, doc("The id of the first step that is not over, or of the last one.")]
-    origin_message_id: Annotated[str, doc("The user's message it was made for.")]
-    expires_at: Annotated[datetime, doc("Until when it waits.")]
-    created_at: Annotated[datetime, doc("When it was made.")]
-    steps: Annotated[tuple[Step, ...], doc("At most five, in their order.")]
+    id: Annotated[str, doc("The id of the plan, which begins with `plan_`.")]
+    version: Annotated[int, doc("Grows with every change, also from plan to plan. A decision names the one shown.")]
+    goal: Annotated[str, doc("What the user wants to achieve.")]
+    status: Annotated[PlanStatus, doc("The status of the plan: `active` and `waiting` are open, others final.")]
+    current_step: Annotated[int, doc("The id of the first step not yet complete or skipped, or of the last step.")]
+    origin_message_id: Annotated[str, doc("The id of the user's message that the plan was made for.")]
+    expires_at: Annotated[datetime, doc("Until when the plan waits for a decision.")]
+    created_at: Annotated[datetime, doc("When the plan was made.")]
+    steps: Annotated[tuple[Step, ...], doc("The steps in their order, at most five.")]
 
     @property
     def is_open(self) -> bool:
@@ -143,7 +148,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadablePlan(Plan):
-    """Stands for a row that this release cannot read. It has no steps, and nothing can be done with it."""
+    """A plan that this release cannot read. It has no steps, and nothing can be done with it."""
 
     unreadable: IsUnreadable
 

@@ -17,10 +17,10 @@ FIRST: Final = ""  # stands before the first receipt of a session
 
 @dataclass(frozen=True, slots=True)
 class _Signed:
-    number: Annotated[int, doc("Its place in the chain of its session, from 1.")]
+    number: Annotated[int, doc("The position of the receipt in the chain of its session, from 1.")]
     hash: Annotated[str, doc("SHA-256 of session_id, number, tool_call_id, content_hash and previous.")]
-    signature: Annotated[str | None, doc("Ed25519, in Base64; null without RECEIPT_KEY.")]
-    signed_by: Annotated[str | None, doc("The public key, in Base64.")]
+    signature: Annotated[str | None, doc("The Ed25519 signature, in Base64; null without RECEIPT_KEY.")]
+    signed_by: Annotated[str | None, doc("The public key of the signature, in Base64; null without one.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class ChainHead(_Signed):
 
 @dataclass(frozen=True, slots=True)
 class Receipt(_Signed):
-    """What was shown, who approved it, what was called and what came of it."""
+    """The receipt of a call: what was shown, who approved it, what was called and what came of it."""
 
-    session_id: Annotated[str, doc("The session, whose receipts are one chain.")]
-    tool_call_id: Annotated[str, doc("The call. One whose outcome was settled later has a second receipt.")]
-    content: Annotated[dict[str, Any] | None, doc("What it says: docs/receipts.md. Null once the user is erased.")]
-    salt: Annotated[str | None, doc("What `content_hash` is salted with; goes with the content.")]
+    session_id: Annotated[str, doc("The id of the session, whose receipts form one chain.")]
+    tool_call_id: Annotated[str, doc("The id of the call. A call that was settled later has a second receipt.")]
+    content: Annotated[dict[str, Any] | None, doc("As docs/receipts.md describes; null once the user is erased.")]
+    salt: Annotated[str | None, doc("The salt of `content_hash`; null once the content is erased.")]
     content_hash: Annotated[str, doc("SHA-256 of `salt` and the content as canonical JSON.")]
-    previous: Annotated[str, doc("The `hash` of the one before; empty in the first.")]
+    previous: Annotated[str, doc("The `hash` of the receipt before; empty in the first one.")]
 
 
 def canonical(value: object) -> bytes:

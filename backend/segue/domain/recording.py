@@ -26,25 +26,25 @@ class Part(BaseModel):
 class RecordedTool(Part):
     """A tool as the service offered it: a replay serves it under the same name."""
 
-    name: Annotated[str, doc("The name that the model calls it by.")]
-    description: Annotated[str, doc("What the model is told of it.")] = ""
-    input_schema: Annotated[dict[str, Any], doc("JSON Schema of its arguments.")]
-    source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")] = "builtin"
-    effect: Annotated[Effect, doc("What a call does to the world.")] = "write"
-    idempotent: Annotated[bool, doc("Whether a second call has no further effect.")] = False
-    confirm: Annotated[ToolConfirm | None, doc("Whether it waits for a yes; null leaves that to `effect`.")] = None
-    depends_on: Annotated[tuple[DependencyGroup, ...], doc("What has to have succeeded first.")] = ()
+    name: Annotated[str, doc("The name that the model calls the tool by.")]
+    description: Annotated[str, doc("The description that the model reads.")] = ""
+    input_schema: Annotated[dict[str, Any], doc("JSON Schema of the tool's arguments.")]
+    source: Annotated[str, doc("Where the tool comes from: `builtin`, `native` or `mcp:<server>`.")] = "builtin"
+    effect: Annotated[Effect, doc("Whether a call only reads, changes something, or destroys it.")] = "write"
+    idempotent: Annotated[bool, doc("Whether a repeated call has no further effect.")] = False
+    confirm: Annotated[ToolConfirm | None, doc("Whether calls wait for a yes; null leaves it to `effect`.")] = None
+    depends_on: Annotated[tuple[DependencyGroup, ...], doc("The tools that have to have succeeded first.")] = ()
 
 
 class RecordedCall(Part):
-    """A call and what came of it."""
+    """A tool call and its outcome."""
 
-    tool: Annotated[str, doc("The tool's name.")]
-    args: Annotated[dict[str, Any], doc("What it was called with.")]
-    status: Annotated[Literal["succeeded", "failed", "unknown"], doc("What came of it.")] = "succeeded"
+    tool: Annotated[str, doc("The name of the tool.")]
+    args: Annotated[dict[str, Any], doc("The arguments of the call.")]
+    status: Annotated[Literal["succeeded", "failed", "unknown"], doc("The outcome of the call.")] = "succeeded"
     result: Annotated[Any, doc("The result, or its reference if it was `omitted`.")] = None
-    error: Annotated[str | None, doc("Why it failed.")] = None
-    omitted: Annotated[Literal["expired", "too_large"] | None, doc("Why the result is not here.")] = None
+    error: Annotated[str | None, doc("Why the call failed; null if it did not.")] = None
+    omitted: Annotated[Literal["expired", "too_large"] | None, doc("Why the result is left out, if so.")] = None
 
 
 class Round(Part):
@@ -53,69 +53,69 @@ class Round(Part):
     by: Annotated[
         Literal["model", "plan", "search", "user"],
         doc(
-            "The model; a step the engine carried out, or the text written for one; the search ahead of the model; the "
-            "user, to the turn that ran."
+            "Who said it. `plan`: a step the engine carried out, or the text written for one. `search`: the search "
+            "ahead of the model. `user`: a message to the running turn."
         ),
     ] = "model"
-    text: Annotated[str, doc("What was said with them.")] = ""
-    calls: Annotated[tuple[RecordedCall, ...], doc("Those made at once.")] = ()
+    text: Annotated[str, doc("What was said together with the calls.")] = ""
+    calls: Annotated[tuple[RecordedCall, ...], doc("The tool calls that were made at once.")] = ()
 
 
 class RecordedStep(Part):
     """A step of a plan as a turn left it."""
 
-    id: Annotated[int, doc("Its number in the plan.")]
-    description: Annotated[str, doc("What it is to do.")]
-    tool: Annotated[str | None, doc("The tool to call.")] = None
-    args: Annotated[dict[str, Any] | None, doc("What it is called with.")] = None
-    status: Annotated[StepStatus, doc("How it stood.")]
-    requires_confirmation: Annotated[bool, doc("Whether it waits for a yes.")] = False
+    id: Annotated[int, doc("The number of the step in its plan, from 1.")]
+    description: Annotated[str, doc("What the step is to do.")]
+    tool: Annotated[str | None, doc("The name of the tool to call; null if the model writes the step.")] = None
+    args: Annotated[dict[str, Any] | None, doc("The arguments that the tool is called with.")] = None
+    status: Annotated[StepStatus, doc("The status of the step at the end of the turn.")]
+    requires_confirmation: Annotated[bool, doc("Whether the step waits for the user's yes.")] = False
 
 
 class RecordedPlan(Part):
     """A plan as a turn left it."""
 
-    number: Annotated[int, doc("Counts the plans of the conversation, from 1.")]
-    version: Annotated[int, doc("As the turn left it.")]
-    status: Annotated[PlanStatus, doc("As the turn left it.")]
-    steps: Annotated[tuple[RecordedStep, ...], doc("In their order.")]
+    number: Annotated[int, doc("The number of the plan in the conversation, from 1.")]
+    version: Annotated[int, doc("The version of the plan at the end of the turn.")]
+    status: Annotated[PlanStatus, doc("The status of the plan at the end of the turn.")]
+    steps: Annotated[tuple[RecordedStep, ...], doc("The steps of the plan, in their order.")]
 
 
 class RecordedUsage(Part):
-    """What the model calls of a turn took."""
+    """What the model calls of a turn used."""
 
-    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
-    input_tokens: Annotated[int, doc("Tokens sent.")] = 0
-    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
-    output_tokens: Annotated[int, doc("Tokens received.")] = 0
-    cost: Annotated[float | None, doc("In dollars.")] = None
+    llm_calls: Annotated[int, doc("The number of model calls.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent to models.")] = 0
+    cached_tokens: Annotated[int, doc("The part of the input tokens that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received from models.")] = 0
+    cost: Annotated[float | None, doc("Cost in US dollars; null if it is not known.")] = None
 
 
 class RecordedAcknowledgement(Part):
-    """How the message was read."""
+    """How the user's message was read as a reply to a plan."""
 
-    verdict: Annotated[Verdict, doc("What it says to the plan that waits.")]
-    strength: Annotated[Strength | None, doc("Of a `confirm`.")] = None
-    rule: Annotated[str, doc("The rule that decided.")]
+    verdict: Annotated[Verdict, doc("What the message says to the plan that waits.")]
+    strength: Annotated[Strength | None, doc("The strength of a `confirm`; null for other verdicts.")] = None
+    rule: Annotated[str, doc("The name of the rule that decided.")]
 
 
 class RecordedTurn(Part):
-    """A message and what came of it."""
+    """A user's message and what came of it."""
 
     message: Annotated[str, doc("The user's message.")]
-    decision: Annotated[Pressed | None, doc("Of a button. Its message is its sign, or what an `amend` changes.")] = None
-    args: Annotated[dict[str, Any] | None, doc("Typed with a `confirm` in place of those that waited.")] = None
-    remember: Annotated[RememberFor | None, doc("Given with a `confirm`: the tool need not ask again.")] = None
-    force_web_search: Annotated[bool, doc("Whether the request had it.")] = False
-    approves: Annotated[bool, doc("False: it is a program's message.")] = True
-    rounds: Annotated[tuple[Round, ...], doc("What was called before the answer.")] = ()
+    decision: Annotated[Pressed | None, doc("The button pressed. `message` is its sign, or what to amend.")] = None
+    args: Annotated[dict[str, Any] | None, doc("Arguments given with a `confirm`, in place of those shown.")] = None
+    remember: Annotated[RememberFor | None, doc("Set by a `confirm` after which the tool need not ask again.")] = None
+    force_web_search: Annotated[bool, doc("Whether the request set `force_web_search`.")] = False
+    approves: Annotated[bool, doc("False if a program sent the message, which approves nothing.")] = True
+    rounds: Annotated[tuple[Round, ...], doc("What the assistant said and called before the answer.")] = ()
     acknowledgement: Annotated[RecordedAcknowledgement | None, doc("How the message was read.")] = None
-    reading: Annotated[str | None, doc("How the model read a reply to a plan.")] = None
-    plan: Annotated[RecordedPlan | None, doc("The plan that this turn touched.")] = None
-    status: Annotated[Literal["completed", "failed", "cancelled"], doc("How it ended.")] = "completed"
-    answer: Annotated[str | None, doc("What the user was told.")] = None
+    reading: Annotated[str | None, doc("How the model read the message as a reply to a plan, if it did.")] = None
+    plan: Annotated[RecordedPlan | None, doc("The plan that the turn made, advanced or ended, if any.")] = None
+    status: Annotated[Literal["completed", "failed", "cancelled"], doc("How the turn ended.")] = "completed"
+    answer: Annotated[str | None, doc("What the user was told; null if there was no answer.")] = None
     said: Annotated[str | None, doc("The model's part of the answer, if the engine added words of its own.")] = None
-    usage: Annotated[RecordedUsage | None, doc("What the model calls took.")] = None
+    usage: Annotated[RecordedUsage | None, doc("What the model calls of the turn used.")] = None
 
     @property
     def calls(self) -> tuple[RecordedCall, ...]:
@@ -129,26 +129,26 @@ class RecordedTurn(Part):
 
 
 class RecordedSettings(Part):
-    """What the service's own decisions depended on."""
+    """The settings on which the service's own decisions depended."""
 
-    planning: Annotated[Planning, doc("PLANNING as it was.")] = "auto"
-    confirm: Annotated[Confirm, doc("CONFIRM as it was.")] = "destructive"
-    confirm_words: Annotated[ConfirmWords, doc("CONFIRM_WORDS as it was.")] = "shown"
+    planning: Annotated[Planning, doc("The value of the setting PLANNING at the export.")] = "auto"
+    confirm: Annotated[Confirm, doc("The value of the setting CONFIRM at the export.")] = "destructive"
+    confirm_words: Annotated[ConfirmWords, doc("The value of CONFIRM_WORDS at the export.")] = "shown"
 
 
 class Recording(Part):
-    """A conversation that `segue replay` plays."""
+    """A recorded conversation, which `segue replay` plays."""
 
-    format: Annotated[Literal["segue-recording"], doc("Says that this is a recording.")]
-    version: Annotated[Literal[1], doc("Of the format.")]
-    title: Annotated[str | None, doc("The session's title.")] = None
-    agent: Annotated[str | None, doc("The id of the agent that answers, if not the default one.")] = None
-    language: Annotated[str | None, doc("The session's language.")] = None
-    time_zone: Annotated[str, doc("The session's zone.")] = "UTC"
-    metadata: Annotated[dict[str, Any], doc("The session's metadata.")] = {}
-    settings: Annotated[RecordedSettings, doc("What the service's decisions depended on.")] = RecordedSettings()
-    tools: Annotated[tuple[RecordedTool, ...], doc("Those the service offered.")] = ()
-    turns: Annotated[tuple[RecordedTurn, ...], Field(min_length=1), doc("The conversation.")]
+    format: Annotated[Literal["segue-recording"], doc("Identifies the file as a recording.")]
+    version: Annotated[Literal[1], doc("The version of the format.")]
+    title: Annotated[str | None, doc("The title of the session; null if it has none.")] = None
+    agent: Annotated[str | None, doc("The id of the agent that answers; null for the default one.")] = None
+    language: Annotated[str | None, doc("The tag of the language to answer in; null: the user's own.")] = None
+    time_zone: Annotated[str, doc("The IANA time zone of the session.")] = "UTC"
+    metadata: Annotated[dict[str, Any], doc("The metadata that the client keeps with the session.")] = {}
+    settings: Annotated[RecordedSettings, doc("What the service's own decisions depended on.")] = RecordedSettings()
+    tools: Annotated[tuple[RecordedTool, ...], doc("The tools that the service offered.")] = ()
+    turns: Annotated[tuple[RecordedTurn, ...], Field(min_length=1), doc("The turns of the conversation, in order.")]
 
 
 def recording_text(recording: Recording) -> str:

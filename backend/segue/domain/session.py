@@ -97,21 +97,21 @@ NO_OPTIONS: Final = TurnOptions()
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation of a user with an agent."""
+    """A conversation between a user and an agent."""
 
-    id: Annotated[str, doc("Begins with `ses_`.")]
-    title: Annotated[str | None, doc("What the user called it, else how the first message begins, else null.")]
-    agent: Annotated[str, doc("The id of the agent that answers.")]
-    language: Annotated[str | None, doc("The tag of the language to answer in; null for the user's own.")]
-    time_zone: Annotated[str, doc("The IANA name of the zone that times are read and said in.")]
-    archived: Annotated[bool, doc("Whether `GET /sessions` lists it only with `archived=true`.")]
-    pinned: Annotated[bool, doc("Whether the user has marked it.")]
-    metadata: Annotated[dict[str, Any], doc("What the client keeps with it. The agent does not see it.")]
-    created_at: Annotated[datetime, doc("When it was made.")]
-    updated_at: Annotated[datetime, doc("When something last happened in it.")]
-    message_count: Annotated[int, doc("How many messages its history has, those of tools too.")]
-    running_turn_id: Annotated[str | None, doc("The turn that runs, if one does.")]
-    pending_plan: Annotated[Plan | UnreadablePlan | None, doc("The plan that is open.")] = None
+    id: Annotated[str, doc("The id of the session, which begins with `ses_`.")]
+    title: Annotated[str | None, doc("A client's title, else one made from the first message; null before that.")]
+    agent: Annotated[str, doc("The id of the agent that answers in the session.")]
+    language: Annotated[str | None, doc("The tag of the language to answer in, such as `it`; null: the user's own.")]
+    time_zone: Annotated[str, doc("The IANA time zone in which times are read and said, such as `Europe/Rome`.")]
+    archived: Annotated[bool, doc("Whether the session is archived: listed only with `archived=true`.")]
+    pinned: Annotated[bool, doc("Whether the user has pinned the session.")]
+    metadata: Annotated[dict[str, Any], doc("Data that the client keeps with the session. The agent does not see it.")]
+    created_at: Annotated[datetime, doc("When the session was created.")]
+    updated_at: Annotated[datetime, doc("When something last happened in the session.")]
+    message_count: Annotated[int, doc("The number of messages in the history, including those of tools.")]
+    running_turn_id: Annotated[str | None, doc("The id of the turn that is running; null if none is.")]
+    pending_plan: Annotated[Plan | UnreadablePlan | None, doc("The session's open plan; null if there is none.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +125,8 @@ class UnreadableSession(Session):
 class FoundSession(Session):
     """A session that a search found."""
 
-    snippet: Annotated[str, doc("The place in the title or in a message where what was searched for stands.")]
-    message_id: Annotated[str | None, doc("That message; null if it stands in the title.")]
+    snippet: Annotated[str, doc("An excerpt of the title or message around the words that were searched for.")]
+    message_id: Annotated[str | None, doc("The id of the message that matched; null if the title did.")]
 
 
 def first_words(message: str) -> str:
@@ -141,125 +141,125 @@ def first_words(message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """A call as the assistant asked for it."""
+    """A tool call as the assistant requested it."""
 
-    id: Annotated[str, doc("The tool_call_id, which begins with `call_`.")]
-    name: Annotated[str, doc("The tool's name.")]
-    args: Annotated[dict[str, Any], doc("What the tool is called with.")]
+    id: Annotated[str, doc("The id of the tool call, which begins with `call_`.")]
+    name: Annotated[str, doc("The name of the tool.")]
+    args: Annotated[dict[str, Any], doc("The arguments of the call.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an answer rests on: a page, a file, or a result of a tool or a part of it."""
+    """Something that an answer rests on: a page, a file, or a tool result or a part of it."""
 
-    id: Annotated[str, doc("Its number: that of its mark in the text, `[1]`, if it has one there.")]
-    title: Annotated[str, doc("What it is called.")]
-    url: Annotated[str | None, doc("The address of a page.")] = None
-    tool_call_id: Annotated[str | None, doc("The result that it is in.")] = None
-    part: Annotated[str | None, doc("Where in that, as the `path` of a tool result.")] = None
+    id: Annotated[str, doc("The number of the source: that of its mark in the text, `[1]`, if it has one there.")]
+    title: Annotated[str, doc("The title of the source.")]
+    url: Annotated[str | None, doc("The address of the source if it is a page, else null.")] = None
+    tool_call_id: Annotated[str | None, doc("The id of the tool call whose result contains it, if any.")] = None
+    part: Annotated[str | None, doc("Where in that result the source is, as the `path` of a tool result.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A stored message."""
+    """A message of a session."""
 
-    id: Annotated[str, doc("Begins with `msg_`.")]
-    seq: Annotated[int, doc("Its place in the session, from 1. Never used twice.")]
-    turn_id: Annotated[str, doc("The turn it is part of.")]
-    role: Annotated[Role, doc("Who says it.")]
-    content: Annotated[str | dict[str, Any], doc("The text; of a tool's message the reference to its result.")]
-    created_at: Annotated[datetime, doc("When it was stored.")]
-    tool_calls: Annotated[tuple[RequestedCall, ...], doc("What the assistant asks tools to do.")] = ()
-    tool_call_id: Annotated[str | None, doc("Of a tool's message: the call it answers.")] = None
-    cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant said this.")] = False
-    branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
-    metadata: Annotated[dict[str, Any], doc("As `model`, `agent`, `reasoning`, `feedback`, `written_by`.")] = field(
-        default_factory=dict
-    )
-    sources: Annotated[tuple[Source, ...], doc("What an answer rests on.")] = ()
-    effects: Annotated[tuple[TurnEffect, ...], doc("Of an answer: what its turn changed, or may have changed.")] = ()
+    id: Annotated[str, doc("The id of the message, which begins with `msg_`.")]
+    seq: Annotated[int, doc("The position of the message in its session, from 1. Never used twice.")]
+    turn_id: Annotated[str, doc("The id of the turn that the message is part of.")]
+    role: Annotated[Role, doc("Who wrote the message.")]
+    content: Annotated[str | dict[str, Any], doc("The text. For the role `tool`, a reference to the tool's result.")]
+    created_at: Annotated[datetime, doc("When the message was stored.")]
+    tool_calls: Annotated[tuple[RequestedCall, ...], doc("The tool calls that the assistant requests.")] = ()
+    tool_call_id: Annotated[str | None, doc("For the role `tool`, the id of the call that it answers.")] = None
+    cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant was saying this.")] = False
+    branch: Annotated[str | None, doc("The id of the message's branch; null if it is in the history.")] = None
+    metadata: Annotated[
+        dict[str, Any], doc("Facts about it, such as `model`, `agent`, `reasoning`, `feedback` and `written_by`.")
+    ] = field(default_factory=dict)
+    sources: Annotated[tuple[Source, ...], doc("For an answer, the sources that it rests on.")] = ()
+    effects: Annotated[tuple[TurnEffect, ...], doc("For an answer, what its turn changed or may have changed.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableMessage(Message):
-    """Stands for a row that this release cannot read. The model is not shown it."""
+    """A message that this release cannot read. The model is not shown it."""
 
     unreadable: IsUnreadable
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementReport:
-    """How the user's message was read beside the plan that waited."""
+    """How the user's message was read as a reply to the plan that was waiting."""
 
-    verdict: Annotated[Verdict, doc("What it says to the plan; `none`: it is about something else.")] = "none"
-    strength: Annotated[Strength | None, doc("Of a `confirm`. A weak one goes on with what only reads.")] = None
-    rule: Annotated[str, doc("The rule that decided.")] = "no_rule"
-    language: Annotated[str | None, doc("The language that the rule read it in.")] = None
-    plan_id: Annotated[str | None, doc("The plan it was read for.")] = None
-    plan_version: Annotated[int | None, doc("The version of that plan.")] = None
+    verdict: Annotated[Verdict, doc("What the message says to the plan; `none`: it is about something else.")] = "none"
+    strength: Annotated[Strength | None, doc("For `confirm` only. After a `weak` one only what reads goes on.")] = None
+    rule: Annotated[str, doc("The name of the rule that decided.")] = "no_rule"
+    language: Annotated[str | None, doc("The tag of the language that the rule read it in; null if none.")] = None
+    plan_id: Annotated[str | None, doc("The id of the plan that was waiting; null if none was.")] = None
+    plan_version: Annotated[int | None, doc("The version of that plan; null without a plan.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class WebSearchReport:
-    """Whether the web was searched."""
+    """Whether the web was searched in a turn, and why."""
 
-    requested: Annotated[bool, doc("Whether the request had `force_web_search`.")] = False
-    performed: Annotated[bool, doc("Whether a search succeeded.")] = False
-    reason: Annotated[str, doc("Why there was a search, or none: docs/api.md lists the reasons.")] = "not_requested"
+    requested: Annotated[bool, doc("Whether the request set `force_web_search`.")] = False
+    performed: Annotated[bool, doc("Whether a web search succeeded.")] = False
+    reason: Annotated[str, doc("Why the web was searched or not. docs/api.md lists the reasons.")] = "not_requested"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """How much memory went into the turn."""
+    """How much of what the service remembers went into a turn."""
 
-    short_term: Annotated[bool, doc("Whether the working memory of the session was there.")] = False
-    long_term: Annotated[int, doc("How many durable facts the model was shown.")] = 0
-    history_messages: Annotated[int, doc("How many earlier messages it was shown.")] = 0
-    tool_results: Annotated[int, doc("How many earlier results it was shown, as references.")] = 0
+    short_term: Annotated[bool, doc("Whether the session's short-term memory was available.")] = False
+    long_term: Annotated[int, doc("The number of stored facts that the model was shown.")] = 0
+    history_messages: Annotated[int, doc("The number of earlier messages that the model was shown.")] = 0
+    tool_results: Annotated[int, doc("The number of earlier tool results it was shown as references.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What model calls took."""
+    """What model calls used."""
 
-    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
-    input_tokens: Annotated[int, doc("Tokens sent, as the provider counts them.")] = 0
-    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
-    output_tokens: Annotated[int, doc("Tokens received.")] = 0
-    reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")] = 0
-    estimated: Annotated[bool, doc("Whether the provider left some of them to be estimated.")] = False
-    cost: Annotated[float | None, doc("In dollars; null if a model that was asked has no price.")] = None
-    duration_ms: Annotated[int, doc("Milliseconds from when a process took the turn to its end.")] = 0
+    llm_calls: Annotated[int, doc("The number of model calls.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent to models, as the provider counts them.")] = 0
+    cached_tokens: Annotated[int, doc("The part of the input tokens that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received from models.")] = 0
+    reasoning_tokens: Annotated[int, doc("The part of the output tokens that was reasoning.")] = 0
+    estimated: Annotated[bool, doc("Whether some counts are estimates: the provider gave none.")] = False
+    cost: Annotated[float | None, doc("Cost in US dollars; null if a model that was called has no price.")] = None
+    duration_ms: Annotated[int, doc("Milliseconds from when a process took the turn to the turn's end.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
     """A part of a request to the model."""
 
-    part: Annotated[str, doc("What it is, as `instructions`, `tools` or `history`.")]
-    tokens: Annotated[int, doc("How long it is, as the budget counts.")]
-    cacheable: Annotated[bool, doc("Whether it stands before all that changes with every message.")]
-    text: Annotated[str | None, doc("What it says, if that was asked for.")] = None
+    part: Annotated[str, doc("The name of the part, such as `instructions`, `tools` or `history`.")]
+    tokens: Annotated[int, doc("The length of the part in tokens, as the context budget counts them.")]
+    cacheable: Annotated[bool, doc("Whether the part precedes everything that changes with each message.")]
+    text: Annotated[str | None, doc("The text of the part; null unless it was asked for.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
-    """What a request to the model is made of, in its order, in tokens as the budget counts them."""
+    """The parts of a request to the model, in tokens as the context budget counts them."""
 
-    parts: Annotated[tuple[PromptPart, ...], doc("In the order of the request.")]
-    tokens: Annotated[int, doc("The sum of its parts.")]
+    parts: Annotated[tuple[PromptPart, ...], doc("The parts, in the order of the request.")]
+    tokens: Annotated[int, doc("The total length of the request in tokens.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnError:
-    """Why a turn failed or was cancelled, or had no words of a model, as the problem says."""
+    """Why a turn failed or was cancelled, or why no model wrote its answer, as its problem says."""
 
-    code: Annotated[str, doc("The stable code of the problem.")]
-    status: Annotated[int, doc("The HTTP status that a request which waits is answered with.")]
+    code: Annotated[str, doc("The stable code of the error, such as `model_unavailable`.")]
+    status: Annotated[int, doc("The HTTP status that a request waiting for the turn gets.")]
     title: Annotated[str, doc("What went wrong, in a few words.")]
-    detail: Annotated[str, doc("What went wrong, and what to do.")]
-    retryable: Annotated[bool, doc("Whether the same may succeed later.")]
-    extra: Annotated[Mapping[str, str | int], doc("Members of this code.")] = field(default_factory=dict)
+    detail: Annotated[str, doc("What went wrong, and what to do about it.")]
+    retryable: Annotated[bool, doc("Whether the same request may succeed later.")]
+    extra: Annotated[Mapping[str, str | int], doc("Further members that the code has.")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,24 +295,22 @@ def answer_metadata(report: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """The end of a turn that completed."""
+    """The answer of a completed turn."""
 
-    session_id: Annotated[str, doc("The session.")]
-    turn_id: Annotated[str, doc("The turn, which begins with `turn_`.")]
-    status: Annotated[Literal["completed"], doc("An answer is of a completed turn; any other end is a problem.")]
-    message: Annotated[Message, doc("What the assistant says.")]
-    acknowledgement: Annotated[AcknowledgementReport, doc("How the user's message was read.")]
-    plan: Annotated[Plan | None, doc("The plan that this turn made, advanced or ended.")]
-    tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("What this turn ran, without the results.")]
-    web_search: Annotated[WebSearchReport, doc("Whether the web was searched, and why.")]
-    memory_used: Annotated[MemoryReport, doc("What the model was shown of what was known.")]
-    usage: Annotated[Usage, doc("What the turn took.")]
-    model: Annotated[str, doc("The model that answered.")]
-    output: Annotated[Any, doc("With `output_schema`: the answer as JSON that fits it; null while a plan waits.")] = (
-        None
-    )
-    sources: Annotated[tuple[Source, ...], doc("What the answer rests on.")] = ()
-    effects: Annotated[tuple[TurnEffect, ...], doc("What the turn changed, may have changed, or waits to change.")] = ()
+    session_id: Annotated[str, doc("The id of the session.")]
+    turn_id: Annotated[str, doc("The id of the turn, which begins with `turn_`.")]
+    status: Annotated[Literal["completed"], doc("Always `completed`: any other end of a turn is a problem.")]
+    message: Annotated[Message, doc("The message with the assistant's answer.")]
+    acknowledgement: Annotated[AcknowledgementReport, doc("How the message was read as a reply to a plan.")]
+    plan: Annotated[Plan | None, doc("The plan that the turn made, advanced or ended; null if there is none.")]
+    tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("The turn's tool calls, without their results.")]
+    web_search: Annotated[WebSearchReport, doc("Whether the web was searched in the turn, and why.")]
+    memory_used: Annotated[MemoryReport, doc("What the model was shown of what is remembered.")]
+    usage: Annotated[Usage, doc("What the model calls of the turn used.")]
+    model: Annotated[str, doc("The name of the model that answered.")]
+    output: Annotated[Any, doc("With `output_schema`, the answer as JSON; null while a plan waits.")] = None
+    sources: Annotated[tuple[Source, ...], doc("The sources that the answer rests on.")] = ()
+    effects: Annotated[tuple[TurnEffect, ...], doc("What the turn changed, may have changed or waits to change.")] = ()
 
 
 TurnAnswer = ChatAnswer | AppError
@@ -340,61 +338,59 @@ def chat_answer(turn: TurnKey, message: Message, report: TurnReport, calls: tupl
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How a turn stands: one user message and what comes of it."""
+    """A turn: one user message and what comes of it."""
 
-    turn_id: Annotated[str, doc("Begins with `turn_`.")]
-    session_id: Annotated[str, doc("The session it is in.")]
-    status: Annotated[
-        TurnStatus, doc("`queued` and `running` are open; a repeated request may run a failed one again.")
-    ]
-    attempts: Annotated[int, doc("How many processes have begun it.")]
-    created_at: Annotated[datetime, doc("When the message was accepted.")]
-    started_at: Annotated[datetime | None, doc("When the last process began it.")]
-    finished_at: Annotated[datetime | None, doc("When it ended.")]
-    error: Annotated[TurnError | None, doc("Why it failed or was cancelled, or why no model wrote its answer.")]
-    prompt: Annotated[PromptReport | None, doc("What a completed turn asked of the model last.")]
-    answer: Annotated[ChatAnswer | None, doc("What a completed turn was answered with.")]
-    branch: Annotated[str | None, doc("The branch it is in; null if it is in the history.")] = None
+    turn_id: Annotated[str, doc("The id of the turn, which begins with `turn_`.")]
+    session_id: Annotated[str, doc("The id of the session that the turn is in.")]
+    status: Annotated[TurnStatus, doc("`queued` and `running` are open. A repeated request may rerun a failed turn.")]
+    attempts: Annotated[int, doc("The number of times that a process began to run the turn.")]
+    created_at: Annotated[datetime, doc("When the user's message was accepted.")]
+    started_at: Annotated[datetime | None, doc("When the last attempt began; null before the first one.")]
+    finished_at: Annotated[datetime | None, doc("When the turn ended; null while it is open.")]
+    error: Annotated[TurnError | None, doc("Why the turn failed or was cancelled, or why no model wrote its answer.")]
+    prompt: Annotated[PromptReport | None, doc("The parts of its last request to a model; null unless completed.")]
+    answer: Annotated[ChatAnswer | None, doc("The answer of the turn; null unless it has completed.")]
+    branch: Annotated[str | None, doc("The id of the turn's branch; null if it is in the history.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What a user thinks of an answer, as operators read it."""
+    """A user's rating of an answer, as operators see it."""
 
-    message_id: Annotated[str, doc("The answer that was rated.")]
-    session_id: Annotated[str, doc("The session it is in.")]
-    turn_id: Annotated[str, doc("The turn it answered.")]
-    user: Annotated[str, doc("Who rated it.")]
-    rating: Annotated[Rating, doc("What the user thinks of it.")]
-    comment: Annotated[str | None, doc("What the user wrote.")]
-    created_at: Annotated[datetime, doc("When it was rated.")]
+    message_id: Annotated[str, doc("The id of the answer that was rated.")]
+    session_id: Annotated[str, doc("The id of the session that the answer is in.")]
+    turn_id: Annotated[str, doc("The id of the turn that the answer is of.")]
+    user: Annotated[str, doc("The user who rated the answer.")]
+    rating: Annotated[Rating, doc("What the user thinks of the answer.")]
+    comment: Annotated[str | None, doc("The user's comment; null if there is none.")]
+    created_at: Annotated[datetime, doc("When the answer was rated.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSummary:
-    """What a page of history shows of a turn."""
+    """A turn, as a page of messages shows it."""
 
-    turn_id: Annotated[str, doc("Begins with `turn_`.")]
-    status: Annotated[TurnStatus, doc("`queued` and `running` are open.")]
-    acknowledgement: Annotated[AcknowledgementReport | None, doc("Null until the turn has completed.")]
-    plan_id: Annotated[str | None, doc("The plan that it made, advanced or ended.")]
-    tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("What it ran, without the results.")]
-    error: Annotated[TurnError | None, doc("Why it failed or was cancelled, or why no model wrote its answer.")]
+    turn_id: Annotated[str, doc("The id of the turn, which begins with `turn_`.")]
+    status: Annotated[TurnStatus, doc("The status of the turn; `queued` and `running` are open.")]
+    acknowledgement: Annotated[AcknowledgementReport | None, doc("How its message was read; null unless completed.")]
+    plan_id: Annotated[str | None, doc("The id of the plan that the turn made, advanced or ended, if any.")]
+    tool_calls: Annotated[tuple[ToolCall | UnreadableCall, ...], doc("The turn's tool calls, without their results.")]
+    error: Annotated[TurnError | None, doc("Why the turn failed or was cancelled, or why no model wrote its answer.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOfTurn(Message):
     """A message that stands for its turn: the answer, or the user's message of a turn without one."""
 
-    turn: Annotated[TurnSummary, doc("How the turn went.")]
+    turn: Annotated[TurnSummary, doc("A summary of the turn.")]
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    id: Annotated[str, doc("Begins with `att_`.")]
-    name: Annotated[str, doc("What the user's file is called.")]
-    media_type: Annotated[str, doc("What its content is, whatever its name says.")]
-    size_bytes: Annotated[int, doc("The size of the file.")]
+    id: Annotated[str, doc("The id of the file, which begins with `att_`.")]
+    name: Annotated[str, doc("The name of the user's file.")]
+    media_type: Annotated[str, doc("The media type of the content, whatever the file's name says.")]
+    size_bytes: Annotated[int, doc("The size of the file in bytes.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,9 +408,9 @@ class Attached(_File):
 
 @dataclass(frozen=True, slots=True)
 class Attachment(_File):
-    """A file of a session."""
+    """A file that was uploaded to a session."""
 
-    summary: Annotated[str, doc("What is in it, in one line.")]
+    summary: Annotated[str, doc("A description of the content in one line.")]
 
 
 MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"]
@@ -422,21 +418,21 @@ MemoryKind = Literal["fact", "preference", "personal_info", "contact", "project"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A durable fact about the caller."""
+    """A fact about the caller that is remembered across sessions."""
 
-    id: Annotated[str, doc("Begins with `mem_`.")]
-    kind: Annotated[MemoryKind, doc("What it is about.")]
+    id: Annotated[str, doc("The id of the fact, which begins with `mem_`.")]
+    kind: Annotated[MemoryKind, doc("What the fact is about.")]
     content: Annotated[str, doc("The fact, in a sentence.")]
-    importance: Annotated[int, doc("From 1 to 5: the model is shown what matters more.")]
-    created_at: Annotated[datetime, doc("When it was noted.")]
-    last_used_at: Annotated[datetime | None, doc("When the model was last shown it.")] = None
-    session_id: Annotated[str | None, doc("Where it was told, also of a session that was deleted.")] = None
-    message_id: Annotated[str | None, doc("The message that told it.")] = None
+    importance: Annotated[int, doc("From 1 to 5. The model is shown the more important facts of those that fit.")]
+    created_at: Annotated[datetime, doc("When the fact was noted.")]
+    last_used_at: Annotated[datetime | None, doc("When the model was last shown the fact; null if never.")] = None
+    session_id: Annotated[str | None, doc("The id of the session it was told in, even if deleted; else null.")] = None
+    message_id: Annotated[str | None, doc("The id of the message that told it; null if there is none.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableMemory(Memory):
-    """A memory of a kind that this release does not know."""
+    """A fact of a kind that this release does not know."""
 
     unreadable: IsUnreadable
 

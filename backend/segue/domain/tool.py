@@ -65,11 +65,11 @@ Summarise = Callable[[dict[str, Any], Any], str]
 
 @dataclass(frozen=True, slots=True)
 class DependencyGroup:
-    """What has to have succeeded in the session before a tool can be called."""
+    """Tools that have to have succeeded in the session before another tool can be called."""
 
-    type: Annotated[Literal["any", "all", "sequence"], doc("One of `tools`, all of them, or all in this order.")]
-    tools: Annotated[tuple[str, ...], doc("What has to have succeeded in the session first.")]
-    optional: Annotated[tuple[str, ...], doc("Only suggested, never decisive.")] = ()
+    type: Annotated[Literal["any", "all", "sequence"], doc("Whether one of `tools`, all, or all in order are needed.")]
+    tools: Annotated[tuple[str, ...], doc("The names of the tools that have to have succeeded.")]
+    optional: Annotated[tuple[str, ...], doc("Names of tools that are suggested but not needed.")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +173,12 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class EffectApproval:
-    """Who said yes to a call, and how."""
+    """Who approved a tool call, and how."""
 
-    how: Annotated[ApprovedHow, doc("In words, by a button, by a mandate, or as a person who approves for others.")]
-    by: Annotated[str, doc("The user who said it.")]
-    message_id: Annotated[str | None, doc("The message that said it, also that of a button.")] = None
-    mandate_id: Annotated[str | None, doc("The mandate under which the call ran unasked.")] = None
+    how: Annotated[ApprovedHow, doc("By words, a button, a mandate, or a person who approves for others.")]
+    by: Annotated[str, doc("The user who said yes.")]
+    message_id: Annotated[str | None, doc("The id of the message with the yes; a button has one too.")] = None
+    mandate_id: Annotated[str | None, doc("The id of the mandate under which it ran without asking.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,53 +195,51 @@ class CallEffect:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallMetadata:
-    """What a result is like, without the result."""
+    """A description of a tool result, without the result itself."""
 
-    size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
-    summary: Annotated[str, doc("The result in one line.")]
-    truncated_preview: Annotated[str, doc("How the result begins, TOOL_RESULT_PREVIEW_CHARS at most.")]
-    grant: Annotated[RememberFor | None, doc("Set if it ran unasked, under a mandate for its session.")] = None
-    mandate: Annotated[str | None, doc("The mandate under which it ran unasked.")] = None
+    size_bytes: Annotated[int, doc("The size of the result in bytes of UTF-8.")]
+    summary: Annotated[str, doc("A summary of the result in one line.")]
+    truncated_preview: Annotated[str, doc("The result's first characters, at most TOOL_RESULT_PREVIEW_CHARS.")]
+    grant: Annotated[RememberFor | None, doc("Set if it ran without asking, by a mandate for its session.")] = None
+    mandate: Annotated[str | None, doc("The id of the mandate under which it ran without asking.")] = None
     covered: Annotated[
-        Mapping[str, str] | None, doc("Of such a call: by path where each value comes from, as in `args_origin`.")
+        Mapping[str, str] | None, doc("For a call under a mandate: origins of its values by path, as in `args_origin`.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRef:
-    """Where a result is."""
+    """Where the result of a tool call is stored."""
 
-    session_id: Annotated[str, doc("The session.")]
-    tool_call_id: Annotated[str, doc("The call.")]
-    storage_type: Annotated[Literal["tool_results"], doc("Where it is kept.")] = "tool_results"
+    session_id: Annotated[str, doc("The id of the session.")]
+    tool_call_id: Annotated[str, doc("The id of the tool call.")]
+    storage_type: Annotated[Literal["tool_results"], doc("The kind of storage.")] = "tool_results"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A row of the ledger: what was called and what came of it, without the payload."""
+    """A tool call and its outcome, without the result."""
 
-    tool_call_id: Annotated[str, doc("Begins with `call_`.")]
-    tool_name: Annotated[str, doc("The tool that was called.")]
-    args: Annotated[dict[str, Any], doc("What it was called with.")]
-    status: Annotated[CallStatus, doc("`unknown`: it did not answer, and may have taken effect.")]
-    turn_id: Annotated[str, doc("The turn that called it.")]
-    started_at: Annotated[datetime, doc("When it was called.")]
-    duration_ms: Annotated[int | None, doc("Milliseconds until it ended.")]
-    error: Annotated[str | None, doc("Why it failed, or why that is not known.")]
-    metadata: Annotated[ToolCallMetadata, doc("What the result is like.")]
-    result_ref: Annotated[ResultRef, doc("Where the result is.")]
-    expires_at: Annotated[datetime | None, doc("Until when the result is kept.")]
-    plan_id: Annotated[str | None, doc("The plan it is a step of.")] = None
-    step_id: Annotated[int | None, doc("The step of the plan.")] = None
-    branch: Annotated[str | None, doc("The branch its turn is in; null if it is in the history.")] = None
-    settled_by: Annotated[
-        str | None, doc("The call of the tool's check that found out what became of it, since it did not answer.")
-    ] = None
+    tool_call_id: Annotated[str, doc("The id of the tool call, which begins with `call_`.")]
+    tool_name: Annotated[str, doc("The name of the tool that was called.")]
+    args: Annotated[dict[str, Any], doc("The arguments of the call.")]
+    status: Annotated[CallStatus, doc("The status; `unknown`: no answer came, and it may have taken effect.")]
+    turn_id: Annotated[str, doc("The id of the turn that made the call.")]
+    started_at: Annotated[datetime, doc("When the call started.")]
+    duration_ms: Annotated[int | None, doc("Milliseconds from start to end; null until the call has ended.")]
+    error: Annotated[str | None, doc("Why the call failed, or why its outcome is unknown; else null.")]
+    metadata: Annotated[ToolCallMetadata, doc("A description of the call's result.")]
+    result_ref: Annotated[ResultRef, doc("Where the result of the call is stored.")]
+    expires_at: Annotated[datetime | None, doc("Until when the result is kept; null if none is stored.")]
+    plan_id: Annotated[str | None, doc("The id of the plan that the call is a step of, if any.")] = None
+    step_id: Annotated[int | None, doc("The number of that step in the plan, if any.")] = None
+    branch: Annotated[str | None, doc("The id of its turn's branch; null if it is in the history.")] = None
+    settled_by: Annotated[str | None, doc("The id of the check's call that settled an unknown outcome.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableCall(ToolCall):
-    """Stands for a row that this release cannot read: a call without arguments whose outcome is unknown."""
+    """A tool call that this release cannot read: without arguments, and with an unknown outcome."""
 
     unreadable: IsUnreadable
 
@@ -250,12 +248,12 @@ class UnreadableCall(ToolCall):
 class TurnEffect:
     """What a turn changed, may have changed, or has not changed yet: a call of a tool that does not only read."""
 
-    tool_call_id: Annotated[str | None, doc("The call; null for one that was not made.")]
-    tool: Annotated[str, doc("The tool's name.")]
-    title: Annotated[str, doc("What the tool is called for people.")]
-    args: Annotated[dict[str, Any], doc("What it was called with, or would be.")]
-    outcome: Annotated[EffectOutcome, doc("`unknown`: it may have taken effect. `denied` by the user or the policy.")]
-    approved_by: Annotated[EffectApproval | None, doc("Who said yes; null if no yes was needed.")] = None
+    tool_call_id: Annotated[str | None, doc("The id of the tool call; null for one that was not made.")]
+    tool: Annotated[str, doc("The name of the tool.")]
+    title: Annotated[str, doc("The name of the tool as people read it.")]
+    args: Annotated[dict[str, Any], doc("The arguments that the tool was, or would be, called with.")]
+    outcome: Annotated[EffectOutcome, doc("`unknown`: it may have taken effect. `denied`: by the user or the policy.")]
+    approved_by: Annotated[EffectApproval | None, doc("Who approved the call; null if nobody did or had to.")] = None
 
 
 def effect_of(call: ToolCall, made: CallEffect) -> TurnEffect | None:
@@ -273,16 +271,16 @@ def effect_outcome(call: ToolCall, made: CallEffect | None) -> EffectOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What stands for a result wherever the model or a client looks at a conversation; the payload stays in storage."""
+    """A reference to a tool result, which stands for it in a conversation. The result itself stays in storage."""
 
-    tool_call_id: Annotated[str, doc("The call that the result is of.")]
-    tool_name: Annotated[str, doc("The tool that was called.")]
-    args: Annotated[dict[str, Any], doc("What it was called with.")]
-    status: Annotated[CallStatus, doc("What came of it.")]
-    size_bytes: Annotated[int, doc("The size of the result in UTF-8.")]
-    summary: Annotated[str, doc("The result in one line.")]
-    preview: Annotated[str, doc("How the result begins.")]
-    identifiers: Annotated[tuple[str, ...], doc("The ids and addresses that stand in it.")]
+    tool_call_id: Annotated[str, doc("The id of the tool call that the result is of.")]
+    tool_name: Annotated[str, doc("The name of the tool that was called.")]
+    args: Annotated[dict[str, Any], doc("The arguments of the call.")]
+    status: Annotated[CallStatus, doc("The status of the call.")]
+    size_bytes: Annotated[int, doc("The size of the result in bytes of UTF-8.")]
+    summary: Annotated[str, doc("A summary of the result in one line.")]
+    preview: Annotated[str, doc("The beginning of the result.")]
+    identifiers: Annotated[tuple[str, ...], doc("The ids and addresses that the result contains.")]
 
 
 def canonical_args(args: Mapping[str, Any]) -> str:
@@ -300,51 +298,47 @@ ReasonCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ToolState:
-    """How a tool is doing."""
+    """Whether a tool can be called, and how its last calls went."""
 
-    status: Annotated[ToolStatus, doc("The tool's own in this session, unless operators set one for all.")]
-    available: Annotated[bool, doc("Whether it can be called: status, dependencies and the fleet together.")]
-    reason: Annotated[str | None, doc("Why, to read.")]
-    reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
-    consecutive_failures: Annotated[int | None, doc("Failures since the last success; null for everyone.")]
-    execution_count: Annotated[int | None, doc("How often it ran in the session; null for everyone.")]
+    status: Annotated[ToolStatus, doc("The tool's status in this session, or the one set for all sessions.")]
+    available: Annotated[bool, doc("Whether it can be called: statuses here and for all, and dependencies, allow it.")]
+    reason: Annotated[str | None, doc("Why the tool has this state, in words for people.")]
+    reason_code: Annotated[ReasonCode | None, doc("Why the tool has this state, as a code for programs.")]
+    consecutive_failures: Annotated[int | None, doc("Failures in a row; null in a state for all sessions.")]
+    execution_count: Annotated[int | None, doc("How often it ran in the session; null in a state for all sessions.")]
     last_updated: Annotated[datetime | None, doc("When the state last changed.")]
-    last_success_time: Annotated[datetime | None, doc("When it last succeeded.")]
-    last_failure_time: Annotated[datetime | None, doc("When it last failed.")]
-    retry_at: Annotated[
-        datetime | None, doc("When a failed tool may be tried, or what operators or its server asked for ends.")
-    ]
-    missing_dependencies: Annotated[tuple[str, ...], doc("Tools that have to succeed first.")]
-    suggested_actions: Annotated[tuple[str, ...], doc("What to do about it, to read.")]
+    last_success_time: Annotated[datetime | None, doc("When the tool last succeeded; null if never.")]
+    last_failure_time: Annotated[datetime | None, doc("When the tool last failed; null if never.")]
+    retry_at: Annotated[datetime | None, doc("When it may be tried again, or an operator's or server's pause ends.")]
+    missing_dependencies: Annotated[tuple[str, ...], doc("The names of tools that have to succeed first.")]
+    suggested_actions: Annotated[tuple[str, ...], doc("What to do about the state, in words for people.")]
 
 
 @dataclass(frozen=True, slots=True)
 class StatusMoved:
-    """A change of a tool's status."""
+    """A change of a tool's status in a session."""
 
     id: Annotated[str, Field(exclude=True)]  # only a position in the list
-    tool: Annotated[str, doc("The tool.")]
-    from_: Annotated[ToolStatus, Field(serialization_alias="from", description="Its status before.")]
-    to: Annotated[ToolStatus, doc("Its status after.")]
-    reason: Annotated[str | None, doc("Why, to read.")]
-    reason_code: Annotated[ReasonCode | None, doc("Why, for programs.")]
-    at: Annotated[datetime, doc("When.")]
-    turn_id: Annotated[str | None, doc("The turn that caused it, null if a person did.")]
+    tool: Annotated[str, doc("The name of the tool.")]
+    from_: Annotated[ToolStatus, Field(serialization_alias="from", description="The status before.")]
+    to: Annotated[ToolStatus, doc("The status after the change.")]
+    reason: Annotated[str | None, doc("Why the status changed, in words for people.")]
+    reason_code: Annotated[ReasonCode | None, doc("Why the status changed, as a code for programs.")]
+    at: Annotated[datetime, doc("When the status changed.")]
+    turn_id: Annotated[str | None, doc("The id of the turn that caused the change; null if a person did.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOverview:
-    """The tool for everyone, and in how many sessions it has which status of its own."""
+    """The state of a tool for all sessions, and the number of sessions by status."""
 
-    fleet: Annotated[
-        ToolState, doc("For everyone; its server as this process sees it. What only sessions count is null.")
-    ]
-    sessions: Annotated[dict[ToolStatus, int], doc("In how many sessions it has which status of its own.")]
+    fleet: Annotated[ToolState, doc("The state for all sessions, with the tool's server as this process sees it.")]
+    sessions: Annotated[dict[ToolStatus, int], doc("The number of sessions by the tool's own status in them.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionToolState(ToolState):
-    """How a tool is doing in a session."""
+    """The state of a tool in a session."""
 
-    session_id: Annotated[str, doc("The session.")]
-    tool: Annotated[str, doc("The tool.")]
+    session_id: Annotated[str, doc("The id of the session.")]
+    tool: Annotated[str, doc("The name of the tool.")]

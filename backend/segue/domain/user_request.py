@@ -16,23 +16,23 @@ PAGE: Final = "page"  # the source of the client's own tools, and the mode in wh
 
 @dataclass(frozen=True, slots=True)
 class UserRequest:
-    """What a tool asks the user for. Its words are the tool's own."""
+    """What a tool asks of the user beyond a yes, in the tool's own words."""
 
     mode: Annotated[
         Literal["form", "url", "page"],
         doc(
-            "`form`: values that fit `schema`. `url`: something to be done at `url`. `page`: the client has the tool "
-            "and runs the call; the `answer` has by the id of each step that waits its `output`, or the `error`."
+            "`form`: asks for values that fit `schema`. `url`: asks to do something at `url`. `page`: the client has "
+            "the tool and runs the call; the `answer` gives an `output` or `error` by the id of each waiting step."
         ),
     ]
-    message: Annotated[str, doc("What the tool says. Not Segue's words: show whose they are.")]
-    source: Annotated[str, doc("Who asks, as `source` of the tool in `GET /tools`.")] = ""
+    message: Annotated[str, doc("The tool's question. The words are not Segue's: show whose they are.")]
+    source: Annotated[str, doc("Where the tool comes from, as its `source` in `GET /tools`.")] = ""
     schema: Annotated[
-        Mapping[str, Any] | None, doc("Of the answer: JSON Schema of a flat object of texts, numbers and choices.")
+        Mapping[str, Any] | None, doc("JSON Schema of the answer: a flat object of texts, numbers and choices.")
     ] = None
-    fields: Annotated[tuple[str, ...], doc("The names of the values in the order of the form.")] = ()
-    url: Annotated[str | None, doc("The link to follow. It leads out of Segue: show its host.")] = None
-    given: Annotated[Mapping[str, Any] | None, doc("The values that the user has given so far, in words.")] = None
+    fields: Annotated[tuple[str, ...], doc("The names of the values, in the order of the form.")] = ()
+    url: Annotated[str | None, doc("The link to open. It leads out of Segue: show its host.")] = None
+    given: Annotated[Mapping[str, Any] | None, doc("The values that the user has so far given in words.")] = None
 
     @property
     def required(self) -> tuple[str, ...]:

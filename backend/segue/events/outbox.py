@@ -67,36 +67,36 @@ class DueEvent:
 
 @dataclass(frozen=True, slots=True)
 class TriedEvent:
-    """An event that was sent, or is on its way."""
+    """A webhook event that was sent, or is being sent."""
 
-    event_id: Annotated[str, doc("The event; every try of it has this `webhook-id`.")]
-    type: Annotated[str, doc("Of the event.")]
-    session_id: Annotated[str | None, doc("The session it is of; null for a tool that failed for all.")]
-    tries: Annotated[int, doc("How often it was tried, the one on its way included.")]
-    in_flight_until: Annotated[datetime | None, doc("While it is on its way: when another process may send it.")]
+    event_id: Annotated[str, doc("The id of the event; each try to send it has this `webhook-id`.")]
+    type: Annotated[str, doc("The type of the event, such as `turn.completed`.")]
+    session_id: Annotated[str | None, doc("The id of its session; null for a tool that failed for all.")]
+    tries: Annotated[int, doc("The number of tries to send it, including one under way.")]
+    in_flight_until: Annotated[datetime | None, doc("While it is being sent: when another process may try.")]
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvent(TriedEvent):
-    """An event that waits to be sent, or is on its way."""
+    """A webhook event that waits to be sent, or is being sent."""
 
     seq: Annotated[int, doc("Grows with every event.")]
-    created_at: Annotated[datetime, doc("When it happened.")]
-    failure: Annotated[str | None, doc("How its last try failed: `HTTP` and a status, or why there was no answer.")]
-    failed_at: Annotated[datetime | None, doc("When.")]
-    next_try_at: Annotated[datetime | None, doc("When it is sent, after those of its session before it.")]
+    created_at: Annotated[datetime, doc("When the event happened.")]
+    failure: Annotated[str | None, doc("Why the last try failed: `HTTP` and a status, or why no answer came.")]
+    failed_at: Annotated[datetime | None, doc("When the last try failed; null if none did.")]
+    next_try_at: Annotated[datetime | None, doc("When it is sent next, after earlier events of its session.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxState:
-    """The events that wait to be sent."""
+    """The webhook events that wait to be sent."""
 
-    pending: Annotated[int, doc("How many wait, or are on their way.")]
-    in_flight: Annotated[list[TriedEvent], doc("Those that a process is sending, 50 at most, the first to end first.")]
-    oldest_at: Annotated[datetime | None, doc("When the first of them happened.")]
-    by_type: Annotated[Mapping[str, int], doc("How many wait, by type.")]
-    failing: Annotated[Mapping[str, int], doc("How many have failed, by how their last try ended.")]
-    last_failure: Annotated[WaitingEvent | None, doc("The one whose try failed last.")]
+    pending: Annotated[int, doc("The number of events that wait or are being sent.")]
+    in_flight: Annotated[list[TriedEvent], doc("Events being sent by a process, 50 at most, first to end first.")]
+    oldest_at: Annotated[datetime | None, doc("When the oldest waiting event happened; null if none waits.")]
+    by_type: Annotated[Mapping[str, int], doc("The number of waiting events by type.")]
+    failing: Annotated[Mapping[str, int], doc("The number of waiting events that failed, by their last failure.")]
+    last_failure: Annotated[WaitingEvent | None, doc("The waiting event whose try failed last, if any.")]
 
 
 def outbox_of(connection: AsyncConnection) -> Outbox | None:

@@ -37,69 +37,69 @@ _SPANS: Final[Mapping[Period, tuple[int, int]]] = {"hour": (60, 60), "day": (96,
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How values lie, in milliseconds."""
+    """How durations are distributed, in milliseconds."""
 
-    median: Annotated[float, doc("Half of them are below.")]
-    p95: Annotated[float, doc("Of twenty, nineteen are below.")]
+    median: Annotated[float, doc("Half of the durations are below this.")]
+    p95: Annotated[float, doc("95 percent of the durations are below this.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the turns whose messages were accepted in some time."""
+    """Figures of the turns whose messages were accepted in a period."""
 
-    accepted: Annotated[int, doc("All of them, however they stand.")] = 0
-    queued: Annotated[int, doc("Those that wait.")] = 0
-    running: Annotated[int, doc("Those that run.")] = 0
-    completed: Annotated[int, doc("Those that were answered.")] = 0
-    failed: Annotated[int, doc("Those that ended with an error.")] = 0
-    cancelled: Annotated[int, doc("Those that were stopped.")] = 0
-    latency_ms: Annotated[Spread | None, doc("From the message to the end, of those that ran and have ended.")] = None
-    waited_ms: Annotated[Spread | None, doc("How long they were queued before a process began them.")] = None
-    llm_calls: Annotated[int, doc("Calls of a model.")] = 0
-    input_tokens: Annotated[int, doc("Tokens sent.")] = 0
-    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")] = 0
-    output_tokens: Annotated[int, doc("Tokens received.")] = 0
-    cost: Annotated[float | None, doc("In dollars, of the turns whose models have a price; null if none have.")] = 0.0
-    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")] = True
+    accepted: Annotated[int, doc("The number of turns, whatever their status.")] = 0
+    queued: Annotated[int, doc("The number of turns that are queued.")] = 0
+    running: Annotated[int, doc("The number of turns that are running.")] = 0
+    completed: Annotated[int, doc("The number of turns that were answered.")] = 0
+    failed: Annotated[int, doc("The number of turns that ended with an error.")] = 0
+    cancelled: Annotated[int, doc("The number of turns that were cancelled.")] = 0
+    latency_ms: Annotated[Spread | None, doc("From message to end, of the turns that ran and have ended.")] = None
+    waited_ms: Annotated[Spread | None, doc("How long turns were queued before a process began them.")] = None
+    llm_calls: Annotated[int, doc("The number of model calls.")] = 0
+    input_tokens: Annotated[int, doc("Tokens sent to models.")] = 0
+    cached_tokens: Annotated[int, doc("The part of the input tokens that the provider had cached.")] = 0
+    output_tokens: Annotated[int, doc("Tokens received from models.")] = 0
+    cost: Annotated[float | None, doc("Cost in US dollars of turns whose models have a price; null if none do.")] = 0.0
+    cost_complete: Annotated[bool, doc("Whether `cost` is all: false if a call had no price.")] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A part of the window."""
+    """One of the equal parts of the window."""
 
-    at: Annotated[datetime, doc("When it begins.")]
-    figures: Annotated[Figures, doc("Of the messages accepted in it.")]
+    at: Annotated[datetime, doc("When the part begins.")]
+    figures: Annotated[Figures, doc("Figures of the turns whose messages were accepted in this part.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OfModel:
     """What one model did for one agent."""
 
-    agent: Annotated[str | None, doc("The agent that answered; null for turns that no process has begun.")]
+    agent: Annotated[str | None, doc("The id of the agent; null for turns that no process has begun.")]
     model: Annotated[str | None, doc("The model that answered last; null for turns without an answer.")]
-    figures: Annotated[Figures, doc("Of its turns.")]
+    figures: Annotated[Figures, doc("Figures of this agent's turns with this model.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """How often turns ended with an error."""
+    """How many turns ended with an error."""
 
-    code: Annotated[str, doc("The code of the problem.")]
-    turns: Annotated[int, doc("So many ended with it.")]
+    code: Annotated[str, doc("The code of the problem that the turns ended with.")]
+    turns: Annotated[int, doc("The number of turns that ended with this code.")]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """The figures of a window, as a whole and in parts."""
+    """The figures of a window of time, as a whole and in parts."""
 
-    bucket_s: Annotated[int, doc("How long each bucket is, in seconds.")]
+    bucket_s: Annotated[int, doc("The length of each bucket in seconds.")]
     counted_since: Annotated[
-        datetime, doc("Begins the window, or later if it has over 50,000 turns: the newest are counted.")
+        datetime, doc("When the window begins, or later if it has over 50,000 turns: only the newest are counted.")
     ]
-    total: Annotated[Figures, doc("Of the whole window.")]
-    buckets: Annotated[list[Bucket], doc("60 of a minute or 96 of a quarter of an hour, oldest first.")]
-    errors: Annotated[list[ErrorCount], doc("The most frequent first, 50 at most.")]
-    by_model: Annotated[list[OfModel], doc("By agent and model, the busiest first, 50 at most.")]
+    total: Annotated[Figures, doc("The figures of the whole window.")]
+    buckets: Annotated[list[Bucket], doc("60 of a minute, or 96 of a quarter of an hour, oldest first.")]
+    errors: Annotated[list[ErrorCount], doc("The codes of errors, the most frequent first, 50 at most.")]
+    by_model: Annotated[list[OfModel], doc("Figures by agent and model, the busiest first, 50 at most.")]
 
 
 class OperatorFigures:
@@ -239,15 +239,15 @@ _FIGURES = _grouped()
 
 @dataclass(frozen=True, slots=True)
 class UserOverview:
-    """What a user has, and what today took. A day is one in UTC."""
+    """What a user has, and what they used today. Days are in UTC."""
 
-    user: Annotated[str, doc("Who.")]
-    keys: Annotated[int, doc("API keys that work.")]
-    sessions: Annotated[int, doc("Sessions. 1,000 stands for as many or more.")]
-    turns_today: Annotated[int, doc("Turns that were accepted today. 1,000 stands for as many or more.")]
-    tokens_today: Annotated[int, doc("Tokens of the models, today.")]
-    cost_today: Annotated[float | None, doc("What those with a price cost, in dollars; null if none has one.")]
-    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
+    user: Annotated[str, doc("The name of the user.")]
+    keys: Annotated[int, doc("The number of the user's API keys that work.")]
+    sessions: Annotated[int, doc("The number of the user's sessions. 1,000 means that many or more.")]
+    turns_today: Annotated[int, doc("The number of turns accepted today. 1,000 means that many or more.")]
+    tokens_today: Annotated[int, doc("Tokens sent to and received from models today.")]
+    cost_today: Annotated[float | None, doc("Cost in US dollars of calls that have a price; null if none has.")]
+    cost_complete: Annotated[bool, doc("Whether `cost_today` is all: false if a call had no price.")]
 
 
 def _names() -> sa.Select[Any]:

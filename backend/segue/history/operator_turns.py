@@ -34,49 +34,49 @@ Named = Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a turn waits for: a tool, or a model."""
+    """What a running turn waits for: a tool or a model."""
 
-    kind: Annotated[Literal["tool", "model"], doc("Which of the two it is.")]
-    name: Annotated[str, doc("The tool's name, or the model's.")]
-    since: Annotated[datetime, doc("When it was called.")]
+    kind: Annotated[Literal["tool", "model"], doc("Whether it is a tool or a model.")]
+    name: Annotated[str, doc("The name of the tool or model.")]
+    since: Annotated[datetime, doc("When the tool or model was called.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsTurn:
     """A turn of any user, without what was said in it."""
 
-    turn_id: Annotated[str, doc("Begins with `turn_`.")]
-    session_id: Annotated[str, doc("The session it is in.")]
-    owner: Annotated[str, doc("The user whose session it is.")]
-    agent: Annotated[str | None, doc("Who answers; null until a process has begun it.")]
-    status: Annotated[TurnStatus, doc("`queued` and `running` are open.")]
-    instance: Annotated[str | None, doc("The process that runs it, or ran it last: its host and process id.")]
-    attempt: Annotated[int, doc("How many processes have begun it.")]
-    epoch: Annotated[int, doc("Grows with every process that takes it; none writes under an older one.")]
-    lease_until: Annotated[datetime | None, doc("Until when the process has it, unless it says more.")]
-    lease_left_s: Annotated[float | None, doc("Seconds until then. Below 0 the process has died or hangs.")]
-    created_at: Annotated[datetime, doc("When the message was accepted.")]
-    started_at: Annotated[datetime | None, doc("When the last process began it.")]
-    finished_at: Annotated[datetime | None, doc("When it ended.")]
-    cancel_requested_at: Annotated[datetime | None, doc("When it was told to stop.")]
-    error_code: Annotated[str | None, doc("The code of the problem that it ended with.")]
-    running: Annotated[tuple[Running, ...], doc("What it waits for at this moment.")] = ()
-    node: Annotated[str | None, doc("The node of the graph; null for the first second, and without Redis.")] = None
-    heard_at: Annotated[datetime | None, doc("When its process said so: twice a second, unless it hangs.")] = None
-    usage: Annotated[Usage | None, doc("What it took; null before its end, and if its process died.")] = None
-    said: Annotated[str | None, doc("How its message begins: in lists, and if `include=words` may be given.")] = None
+    turn_id: Annotated[str, doc("The id of the turn, which begins with `turn_`.")]
+    session_id: Annotated[str, doc("The id of the session that the turn is in.")]
+    owner: Annotated[str, doc("The user who owns the session.")]
+    agent: Annotated[str | None, doc("The id of the agent that answers; null until a process has begun it.")]
+    status: Annotated[TurnStatus, doc("The status of the turn; `queued` and `running` are open.")]
+    instance: Annotated[str | None, doc("The process that runs or last ran the turn: its host and process id.")]
+    attempt: Annotated[int, doc("The number of times that a process began to run the turn.")]
+    epoch: Annotated[int, doc("Grows each time a process takes the turn; a write under an older one is refused.")]
+    lease_until: Annotated[datetime | None, doc("When the process's hold on the turn lapses if not renewed.")]
+    lease_left_s: Annotated[float | None, doc("Seconds until `lease_until`. Below 0: the process died or hangs.")]
+    created_at: Annotated[datetime, doc("When the user's message was accepted.")]
+    started_at: Annotated[datetime | None, doc("When the last attempt began; null before the first one.")]
+    finished_at: Annotated[datetime | None, doc("When the turn ended; null while it is open.")]
+    cancel_requested_at: Annotated[datetime | None, doc("When the turn was told to stop; null if it was not.")]
+    error_code: Annotated[str | None, doc("The code of the problem that the turn ended with, if any.")]
+    running: Annotated[tuple[Running, ...], doc("The tools or model that the turn waits for at this moment.")] = ()
+    node: Annotated[str | None, doc("The graph's node it is in; null in the first second and without Redis.")] = None
+    heard_at: Annotated[datetime | None, doc("When its process last reported `node`: every half second.")] = None
+    usage: Annotated[Usage | None, doc("What the turn used; null before its end, and if its process died.")] = None
+    said: Annotated[str | None, doc("How its message begins, in lists and if `include=words` may be given.")] = None
 
 
 class TurnFilter(BaseModel):
-    """Which turns to list: those that fit each of these."""
+    """Which turns to list: those that match every filter given."""
 
-    status: Annotated[TurnStatus | Literal["any"] | None, doc("Only those, or `any`; else all that are open.")] = None
-    session_id: Annotated[str | None, Field(max_length=200), doc("Only those of this session.")] = None
-    tool: Annotated[Named, doc("Only those that wait for this tool, or had called it.")] = None
-    owner: Annotated[Named, doc("Only those of this user.")] = None
-    code: Annotated[Named, doc("Only those that ended with the problem of this code.")] = None
-    since: Annotated[AwareDatetime | None, doc("Only those whose message came then or later.")] = None
-    until: Annotated[AwareDatetime | None, doc("Only those whose message came before.")] = None
+    status: Annotated[TurnStatus | Literal["any"] | None, doc("Only this status; `any` for all; default: open.")] = None
+    session_id: Annotated[str | None, Field(max_length=200), doc("Only turns of the session with this id.")] = None
+    tool: Annotated[Named, doc("Only turns that wait for this tool or, if ended, called it.")] = None
+    owner: Annotated[Named, doc("Only turns of this user.")] = None
+    code: Annotated[Named, doc("Only turns that ended with a problem of this code.")] = None
+    since: Annotated[AwareDatetime | None, doc("Only turns whose message came at this time or later.")] = None
+    until: Annotated[AwareDatetime | None, doc("Only turns whose message came before this time.")] = None
 
 
 async def list_any(
@@ -160,83 +160,83 @@ def _turns() -> Select[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A process that had the turn."""
+    """A process's attempt to run a turn."""
 
-    instance: Annotated[str | None, doc("Its host and process id.")]
-    epoch: Annotated[int, doc("Grows with every process that takes the turn.")]
-    started_at: Annotated[AwareDatetime | None, doc("When it took it.")]
-    ended_at: Annotated[AwareDatetime | None, doc("When it had it no longer.")]
+    instance: Annotated[str | None, doc("The host and process id of the process.")]
+    epoch: Annotated[int, doc("The turn's epoch in the attempt. It grows with every attempt.")]
+    started_at: Annotated[AwareDatetime | None, doc("When the process took the turn.")]
+    ended_at: Annotated[AwareDatetime | None, doc("When the attempt ended; null while it runs.")]
     why: Annotated[
         str | None,
-        doc("Why not: `handed_back`, `storage_lost`, `process_lost`, or the code of the problem; null for an answer."),
+        doc("Why it ended: `handed_back`, `storage_lost`, `process_lost` or a problem's code; null for an answer."),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A time in which nothing ran."""
+    """A time in which nothing of a turn ran."""
 
-    kind: Annotated[Literal["queued", "approval"], doc("For a process, or for the user's yes after the turn.")]
-    since: Annotated[datetime, doc("From when.")]
-    until: Annotated[datetime | None, doc("Until when; null while it lasts.")]
+    kind: Annotated[Literal["queued", "approval"], doc("`queued`: for a process. `approval`: for a yes afterwards.")]
+    since: Annotated[datetime, doc("When the wait began.")]
+    until: Annotated[datetime | None, doc("When the wait ended; null while it lasts.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TimedNode:
-    """A node of the graph."""
+    """A run of one of the graph's nodes."""
 
-    node: Annotated[str, doc("Its name.")]
-    at: Annotated[datetime, doc("When it began.")]
-    duration_ms: Annotated[int | None, doc("Null if it had not ended.")]
+    node: Annotated[str, doc("The name of the node.")]
+    at: Annotated[datetime, doc("When the node began.")]
+    duration_ms: Annotated[int | None, doc("The duration in milliseconds; null if it had not ended.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TimedModelCall:
-    """A call of a model, with all its tries."""
+    """A model call, including all its tries."""
 
-    model: Annotated[str, doc("The model that answered, or was asked.")]
-    node: Annotated[str | None, doc("The node that asked.")]
-    at: Annotated[datetime, doc("When it was asked.")]
-    duration_ms: Annotated[int, doc("How long it took, with all tries.")]
-    first_token_ms: Annotated[int | None, doc("Until its first word, if a client read the answer as it came.")]
-    retries: Annotated[int, doc("How often it was asked again.")]
-    outcome: Annotated[str, doc("`answered`, `cancelled`, or why it failed.")]
-    input_tokens: Annotated[int, doc("Tokens sent.")]
-    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
-    output_tokens: Annotated[int, doc("Tokens received.")]
-    cost: Annotated[float | None, doc("In dollars; null without a price.")]
+    model: Annotated[str, doc("The model that answered, or that was asked.")]
+    node: Annotated[str | None, doc("The graph's node that made the call.")]
+    at: Annotated[datetime, doc("When the model was first asked.")]
+    duration_ms: Annotated[int, doc("Milliseconds that the call took, including all tries.")]
+    first_token_ms: Annotated[int | None, doc("Milliseconds to the first word; null unless a client streamed it.")]
+    retries: Annotated[int, doc("The number of times that the model was asked again.")]
+    outcome: Annotated[str, doc("`answered`, `cancelled`, or why the call failed.")]
+    input_tokens: Annotated[int, doc("Tokens sent to the model.")]
+    cached_tokens: Annotated[int, doc("The part of the input tokens that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received from the model.")]
+    cost: Annotated[float | None, doc("Cost in US dollars; null if the model has no price.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TimedToolCall:
-    """A call of a tool, without arguments and result."""
+    """A tool call, without its arguments and result."""
 
-    tool_call_id: Annotated[str, doc("Begins with `call_`.")]
-    tool: Annotated[str, doc("The tool's name.")]
-    status: Annotated[CallStatus, doc("How it ended; `unknown` if that is not known.")]
-    at: Annotated[datetime, doc("When it was called.")]
-    duration_ms: Annotated[int | None, doc("Null if it has not ended, or its process did not.")]
-    plan_id: Annotated[str | None, doc("The plan whose step it is.")]
-    step_id: Annotated[int | None, doc("The step.")]
-    granted: Annotated[bool, doc("Whether it ran without a question under a mandate for its session.")]
-    mandate_id: Annotated[str | None, doc("The mandate of the user's under which it ran without a question.")]
-    settled_by: Annotated[str | None, doc("The call of its check that found out what became of it.")]
+    tool_call_id: Annotated[str, doc("The id of the tool call, which begins with `call_`.")]
+    tool: Annotated[str, doc("The name of the tool.")]
+    status: Annotated[CallStatus, doc("The status of the call; `unknown` if its outcome is not known.")]
+    at: Annotated[datetime, doc("When the tool was called.")]
+    duration_ms: Annotated[int | None, doc("Milliseconds; null until it has ended, or if its process died.")]
+    plan_id: Annotated[str | None, doc("The id of the plan that the call is a step of, if any.")]
+    step_id: Annotated[int | None, doc("The number of that step in the plan, if any.")]
+    granted: Annotated[bool, doc("Whether it ran without asking, under a mandate for its session.")]
+    mandate_id: Annotated[str | None, doc("The id of the mandate under which it ran without asking, if any.")]
+    settled_by: Annotated[str | None, doc("The id of the check's call that settled an unknown outcome.")]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnTimeline:
-    """A turn over time."""
+    """What happened in a turn, and when."""
 
-    turn: Annotated[OpsTurn, doc("How it stands, or ended.")]
-    model: Annotated[str | None, doc("The model that answered.")]
-    usage: Annotated[Usage | None, doc("What it took; null before its end, and if its process died.")]
-    prompt: Annotated[PromptReport | None, doc("What the last request to the model was made of; null without answer.")]
-    attempts: Annotated[list[Attempt], doc("The processes that had it, the last twenty.")]
-    waits: Annotated[list[Wait], doc("What it waited for.")]
-    nodes: Annotated[list[TimedNode], doc("Of the last attempt; empty if its process died, or in its first second.")]
-    model_calls: Annotated[list[TimedModelCall], doc("As the nodes. The first hundred.")]
-    model_calls_left_out: Annotated[int, doc("How many more there were.")]
-    tool_calls: Annotated[list[TimedToolCall], doc("Of all attempts, the first 500.")]
+    turn: Annotated[OpsTurn, doc("The turn, and where it is now or how it ended.")]
+    model: Annotated[str | None, doc("The model that answered; null without an answer.")]
+    usage: Annotated[Usage | None, doc("What the turn used; null before its end, and if its process died.")]
+    prompt: Annotated[PromptReport | None, doc("The parts of the last request to a model; null without an answer.")]
+    attempts: Annotated[list[Attempt], doc("The attempts to run the turn, the last twenty.")]
+    waits: Annotated[list[Wait], doc("The times in which nothing of the turn ran.")]
+    nodes: Annotated[list[TimedNode], doc("Nodes of the last attempt; empty if its process died or just began.")]
+    model_calls: Annotated[list[TimedModelCall], doc("Model calls of the last attempt, the first hundred.")]
+    model_calls_left_out: Annotated[int, doc("The number of further model calls that are not listed.")]
+    tool_calls: Annotated[list[TimedToolCall], doc("The tool calls of all attempts, the first 500.")]
 
 
 @dataclass(frozen=True, slots=True)

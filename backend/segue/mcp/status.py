@@ -15,81 +15,81 @@ DOCUMENT_PATH: Final = "/mcp/oauth/client.json"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A tool that a server lists and that is not offered."""
+    """A tool that a server lists and that is not offered to agents."""
 
-    name: Annotated[str, doc("What the server calls it.")]
-    reason: Annotated[str, doc("Why it is left out.")]
+    name: Annotated[str, doc("The server's name for the tool.")]
+    reason: Annotated[str, doc("Why the tool is left out.")]
 
 
 @dataclass(frozen=True, slots=True)
 class McpServerStatus:
     """A server of mcp.json, as this process sees it."""
 
-    name: Annotated[str, doc("Its name in mcp.json.")]
-    state: Annotated[str, doc("`connecting`, `ready`, or `failed: ` and why.")]
-    since: Annotated[datetime, doc("Since when.")]
-    tools: Annotated[list[str], doc("The tools that it offers; those it offered last while it is away.")]
-    left_out: Annotated[list[LeftOut], doc("Tools that it lists and that cannot be offered, 50 at most.")]
-    last_error: Annotated[str | None, doc("Why it failed last; null if it never did.")]
-    last_error_at: Annotated[datetime | None, doc("When.")]
-    stderr: Annotated[list[str], doc("The last lines that its process wrote there, 50 at most, without secrets.")]
-    changes: Annotated[list[DefinitionChange], doc("The tools that it defined otherwise before, and how.")] = field(
-        default_factory=list
+    name: Annotated[str, doc("The name of the server in mcp.json.")]
+    state: Annotated[str, doc("`connecting`, `ready`, or `failed: ` followed by the reason.")]
+    since: Annotated[datetime, doc("When the server entered this state.")]
+    tools: Annotated[list[str], doc("The tools it offers; while it is away, those it last offered.")]
+    left_out: Annotated[list[LeftOut], doc("Tools that it lists but that cannot be offered, 50 at most.")]
+    last_error: Annotated[str | None, doc("Why the server last failed; null if it never did.")]
+    last_error_at: Annotated[datetime | None, doc("When the server last failed; null if it never did.")]
+    stderr: Annotated[list[str], doc("The last lines that its process wrote to stderr, 50 at most, without secrets.")]
+    changes: Annotated[list[DefinitionChange], doc("The tools whose definition the server has changed, and how.")] = (
+        field(default_factory=list)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PromptArgument:
-    """What a prompt is filled with."""
+    """An argument that a prompt is filled with."""
 
-    name: Annotated[str, doc("For `arguments`.")]
-    description: Annotated[str, doc("What it is, in the server's words.")]
-    required: Annotated[bool, doc("Whether the prompt cannot be filled without it.")]
+    name: Annotated[str, doc("The name of the argument, for `arguments`.")]
+    description: Annotated[str, doc("What the argument is, in the server's words.")]
+    required: Annotated[bool, doc("Whether the prompt cannot be filled without the argument.")]
 
 
 @dataclass(frozen=True, slots=True)
 class McpPrompt:
-    """A prompt that a server offers to users. All texts are the server's."""
+    """A prompt that an MCP server offers to users. All texts are the server's."""
 
-    server: Annotated[str, doc("The server that offers it.")]
-    name: Annotated[str, doc("What the server calls it.")]
-    title: Annotated[str, doc("The same for people; its name if it has no other.")]
-    description: Annotated[str, doc("What it is for.")]
-    arguments: Annotated[list[PromptArgument], doc("What it is filled with.")]
+    server: Annotated[str, doc("The name of the server in mcp.json.")]
+    name: Annotated[str, doc("The server's name for the prompt.")]
+    title: Annotated[str, doc("A name for people; equals `name` if the server gives no other.")]
+    description: Annotated[str, doc("What the prompt is for.")]
+    arguments: Annotated[list[PromptArgument], doc("The arguments that the prompt is filled with.")]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMessage:
     """One message of a filled prompt."""
 
-    role: Annotated[Literal["user", "assistant"], doc("Who would say it.")]
-    content: Annotated[str, doc("Its text; `[image]` and the like stand for what is none.")]
+    role: Annotated[Literal["user", "assistant"], doc("Whose message it would be: the user's or the assistant's.")]
+    content: Annotated[str, doc("The text; `[image]` and the like stand for content that is not text.")]
 
 
 @dataclass(frozen=True, slots=True)
 class FilledPrompt:
-    """What to say, as the server words it. Nothing was sent: that is the user's."""
+    """A prompt filled with its arguments. Nothing was sent: that is left to the user."""
 
-    description: Annotated[str, doc("What it is for.")]
+    description: Annotated[str, doc("What the prompt is for.")]
     messages: Annotated[list[PromptMessage], doc("The messages, in their order.")]
 
 
 @dataclass(frozen=True, slots=True)
 class BegunLogin:
-    """Where to log in."""
+    """Where the user logs in at an MCP server."""
 
-    url: Annotated[str, doc("Open it in a browser. It is for the caller only, and works once.")]
+    url: Annotated[str, doc("The address to open in a browser. It is for the caller only, and works once.")]
     expires_at: Annotated[datetime, doc("Until when the login has to be finished.")]
 
 
 @dataclass(frozen=True, slots=True)
 class McpLogin:
-    """How a user stands with a server that asks for a login. No token is in it."""
+    """Whether a user is logged in at an MCP server that asks for it. Has no token."""
 
-    server: Annotated[str, doc("Its name in mcp.json.")]
-    state: Annotated[Literal["logged_in", "logged_out"], doc("Whether the caller is logged in there.")]
-    since: Annotated[datetime | None, doc("Since when; null without a login.")]
-    scope: Annotated[str | None, doc("What the login allows, in the server's own words.")]
+    server: Annotated[str, doc("The name of the server in mcp.json.")]
+    state: Annotated[Literal["logged_in", "logged_out"], doc("Whether the caller is logged in.")]
+    since: Annotated[datetime | None, doc("When the caller logged in; null without a login.")]
+    scope: Annotated[str | None, doc("What the login allows, in the server's own words, if it says so.")]
 
 
 @dataclass(frozen=True, slots=True)

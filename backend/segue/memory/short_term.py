@@ -16,15 +16,15 @@ MAX_REFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class ShortTermMemory:
-    """The working memory of a session: what its last turn left behind."""
+    """The short-term memory of a session: what its last turn left behind."""
 
-    session_id: Annotated[str, doc("The session.")]
-    turn_id: Annotated[str, doc("The turn that left it.")]
-    last_user_message: Annotated[str | None, doc("What the user said last.")]
-    last_assistant_message: Annotated[str | None, doc("What the assistant said last.")]
-    message_count: Annotated[int, doc("How many messages were stored then.")]
+    session_id: Annotated[str, doc("The id of the session.")]
+    turn_id: Annotated[str, doc("The id of the turn that left it.")]
+    last_user_message: Annotated[str | None, doc("The user's last message; null if there is none.")]
+    last_assistant_message: Annotated[str | None, doc("The assistant's last message; null if there is none.")]
+    message_count: Annotated[int, doc("The number of messages in the session at that time.")]
     tool_results: Annotated[
-        tuple[Reference, ...], doc("Newest first, one for each tool and its arguments, and each unknown one.")
+        tuple[Reference, ...], doc("References to results, newest first: one per tool and arguments, all unknown ones.")
     ]
 
 

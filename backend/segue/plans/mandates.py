@@ -35,76 +35,76 @@ MandateScope = Literal["session", "agent", "user"]
 
 
 class Uses(Given):
-    """How often it may be used."""
+    """How often a mandate may be used."""
 
-    total: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, doc("In all.")] = None
-    per_day: Annotated[Annotated[int, Field(ge=1, le=100_000)] | None, doc("On one day in `time_zone`.")] = None
+    total: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | None, doc("At most, over all time.")] = None
+    per_day: Annotated[Annotated[int, Field(ge=1, le=100_000)] | None, doc("At most, per day in `time_zone`.")] = None
 
 
 class Sum(Given):
-    """What the values of one argument may come to over all uses."""
+    """A cap on the sum of one numeric argument over all uses."""
 
-    path: Annotated[ArgumentPath, doc("Of a number that is not negative.")]
-    max: Annotated[Number, Field(ge=0), doc("At most.")]
+    path: Annotated[ArgumentPath, doc("The path of the argument, a number that is not negative.")]
+    max: Annotated[Number, Field(ge=0), doc("The most that the values may add up to.")]
 
 
 class Terms(Given):
-    """The calls that are allowed."""
+    """What a mandate allows: one tool, within bounds."""
 
-    tool: Annotated[str, Field(min_length=1, max_length=200), doc("One of `GET /tools`, as it is defined now.")]
-    scope: Annotated[MandateScope, doc("In one session, in all of the user's with one agent, or in all of them.")]
+    tool: Annotated[str, Field(min_length=1, max_length=200), doc("The name of a tool of `GET /tools` as it is now.")]
+    scope: Annotated[MandateScope, doc("One session, all of the user's sessions with one agent, or all of them.")]
     args: Annotated[
         dict[ArgumentPath, Bound],
         Field(max_length=20, default_factory=dict),
-        doc("By path. What no bound is for has to be the user's own words; a call that only reads may have any."),
+        doc("Bounds by path. A value without one has to be the user's own words, unless the tool only reads."),
     ]
-    uses: Annotated[Uses, doc("How often; without any, as often as is called for.")] = Uses()
-    sum: Annotated[Sum | None, doc("A sum over one argument.")] = None
+    uses: Annotated[Uses, doc("How often it may be used; without limits, as often as needed.")] = Uses()
+    sum: Annotated[Sum | None, doc("A cap on the sum of one argument over all uses.")] = None
     unattended: Annotated[bool, doc("Whether it holds in turns that a schedule, trigger or program began.")] = False
     valid_until: Annotated[
-        Annotated[AwareDatetime, Strict(strict=False)] | None, doc("When it ends; null for once it is revoked.")
+        Annotated[AwareDatetime, Strict(strict=False)] | None, doc("When the mandate ends; null: only if revoked.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a mandate was used for."""
+    """How much of a mandate was used."""
 
-    total: Annotated[int, doc("How often.")]
-    today: Annotated[int, doc("How often on this day in `time_zone`.")]
-    sum: Annotated[float, doc("What the values of `sum` came to; 0 without one.")]
+    total: Annotated[int, doc("The number of uses.")]
+    today: Annotated[int, doc("The number of uses on the current day in `time_zone`.")]
+    sum: Annotated[float, doc("What the values of the argument in `sum` add up to; 0 without one.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Mandate:
-    """A yes that lasts, within its bounds."""
+    """A standing approval: lets one tool run without asking, within bounds."""
 
-    id: Annotated[str, doc("Begins with `man_`.")]
-    tool: Annotated[str, doc("The tool that runs unasked.")]
-    definition: Annotated[str, doc("The digest of its definition as the user was shown it.")]
-    scope: Annotated[MandateScope, doc("Where it holds.")]
-    session_id: Annotated[str | None, doc("The session, if it is for one.")]
-    agent: Annotated[str | None, doc("The agent, if it is for one.")]
-    args: Annotated[Mapping[str, Mapping[str, Any]], doc("The bounds, by path.")]
-    uses: Annotated[Mapping[str, int | None], doc("How often it may be used: in `total`, and `per_day`.")]
-    sum: Annotated[Sum | None, doc("The sum over one argument.")]
+    id: Annotated[str, doc("The id of the mandate, which begins with `man_`.")]
+    tool: Annotated[str, doc("The name of the tool that runs without asking.")]
+    definition: Annotated[str, doc("The digest of the tool's definition as the user was shown it.")]
+    scope: Annotated[MandateScope, doc("Where the mandate holds.")]
+    session_id: Annotated[str | None, doc("The id of the session, if `scope` is `session`.")]
+    agent: Annotated[str | None, doc("The id of the agent, if `scope` is `agent`.")]
+    args: Annotated[Mapping[str, Mapping[str, Any]], doc("The bounds on the arguments, by path.")]
+    uses: Annotated[Mapping[str, int | None], doc("How often it may be used, in `total` and `per_day`; null: any.")]
+    sum: Annotated[Sum | None, doc("The cap on the sum of one argument; null without one.")]
     unattended: Annotated[bool, doc("Whether it holds in turns that a schedule, trigger or program began.")]
-    valid_until: Annotated[datetime | None, doc("When it ends.")]
-    time_zone: Annotated[str, doc("In which its days begin.")]
-    used: Annotated[Used, doc("How much of it was used.")]
-    in_force: Annotated[bool, doc("Whether it has not ended, is not used up, and its tool is as it was.")]
-    created_at: Annotated[datetime, doc("When the user gave it.")]
+    valid_until: Annotated[datetime | None, doc("When the mandate ends; null: only if revoked.")]
+    time_zone: Annotated[str, doc("The IANA time zone in which its days begin.")]
+    used: Annotated[Used, doc("How much of the mandate was used.")]
+    in_force: Annotated[bool, doc("Whether it has not ended, is not used up, and its tool is unchanged.")]
+    created_at: Annotated[datetime, doc("When the user gave the mandate.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A yes that is remembered for a session: the mandate for its tool and values of the user's."""
+    """A yes that is remembered for a session: a mandate for one tool and the user's own values."""
 
-    tool: Annotated[str, doc("The tool that runs unasked.")]
-    definition: Annotated[str, doc("The digest of its definition as the question showed it.")]
-    in_force: Annotated[bool, doc("Whether the tool still has that definition, and may be granted. If not, it asks.")]
-    plan_id: Annotated[str, doc("The plan whose step was approved.")]
-    created_at: Annotated[datetime, doc("When the user decided.")]
+    tool: Annotated[str, doc("The name of the tool that runs without asking.")]
+    definition: Annotated[str, doc("The digest of the tool's definition as the question showed it.")]
+    in_force: Annotated[bool, doc("Whether the tool is still defined so and may be granted. If not, it asks.")]
+    plan_id: Annotated[str, doc("The id of the plan whose step was approved.")]
+    created_at: Annotated[datetime, doc("When the user said yes.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,24 +87,24 @@ def _invalid(why: str) -> AppError:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a server says of a tool."""
+    """How a server defines a tool."""
 
-    description: Annotated[str, doc("What the model is told of it.")]
-    input_schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
-    title: Annotated[str, doc("Its name for people; may be empty.")]
-    effect: Annotated[Effect, doc("What a call does to the world.")]
-    idempotent: Annotated[bool, doc("Whether to repeat a call has no further effect.")]
+    description: Annotated[str, doc("The description that the model reads.")]
+    input_schema: Annotated[Mapping[str, Any], doc("JSON Schema of the tool's arguments.")]
+    title: Annotated[str, doc("The name of the tool as people read it; may be empty.")]
+    effect: Annotated[Effect, doc("Whether a call only reads, changes something, or destroys it.")]
+    idempotent: Annotated[bool, doc("Whether a repeated call has no further effect.")]
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """How a tool is defined now, and was before."""
+    """How a tool is defined now, and how it was before."""
 
-    tool: Annotated[str, doc("The tool.")]
-    changed_at: Annotated[datetime, doc("When a process first saw it like this.")]
-    changed: Annotated[tuple[str, ...], doc("`description`, `inputSchema`, `title`, `annotations`.")]
-    before: Annotated[Definition, doc("As it was.")]
-    now: Annotated[Definition, doc("As it is.")]
+    tool: Annotated[str, doc("The name of the tool.")]
+    changed_at: Annotated[datetime, doc("When a process first saw the new definition.")]
+    changed: Annotated[tuple[str, ...], doc("What differs: `description`, `inputSchema`, `title`, `annotations`.")]
+    before: Annotated[Definition, doc("The definition before the change.")]
+    now: Annotated[Definition, doc("The definition after the change.")]
 
 
 _Redefined = tuple[ToolSpec, str, datetime]  # the digest of the definition before, and when it changed

@@ -41,33 +41,33 @@ ApprovalStatus = Literal["waiting", "asked", "decided"]
 
 @dataclass(frozen=True, slots=True)
 class ApprovalMessage:
-    """What was said in the session."""
+    """A message of the session that those who decide are shown."""
 
-    role: Annotated[str, doc("`user` or `assistant`.")]
-    content: Annotated[str, doc("How it begins: 4,000 characters at most.")]
-    at: Annotated[datetime, doc("When.")]
+    role: Annotated[str, doc("Who wrote it: `user` or `assistant`.")]
+    content: Annotated[str, doc("The text of the message, at most its first 4,000 characters.")]
+    at: Annotated[datetime, doc("When the message was stored.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A plan that waits for a yes, or has been decided on."""
+    """A plan that waits for a yes, or that has been decided on."""
 
-    session_id: Annotated[str, doc("The session that waits.")]
-    plan_id: Annotated[str, doc("Its plan.")]
-    version: Annotated[int, doc("For the decision.")]
+    session_id: Annotated[str, doc("The id of the session that the plan is in.")]
+    plan_id: Annotated[str, doc("The id of the plan.")]
+    version: Annotated[int, doc("The version of the plan, which a decision has to name.")]
     step: Annotated[
         Step | None, doc("The step that waits, or was decided on last; null if this release cannot read the plan.")
     ]
     since: Annotated[datetime, doc("When the user was asked.")]
-    status: Annotated[PlanStatus, doc("The plan's.")]
+    status: Annotated[PlanStatus, doc("The status of the plan.")]
     asker: Annotated[str, doc("The user whose plan it is.")]
-    goal: Annotated[str, doc("What they want.")]
+    goal: Annotated[str, doc("What the user wants to achieve.")]
     steps: Annotated[tuple[Step, ...], doc("All steps that one decision is for.")]
-    expires_at: Annotated[datetime, doc("Until when it waits.")]
-    told: Annotated[str | None, doc("If it waits for others: the question as the user has read it.")] = None
+    expires_at: Annotated[datetime, doc("Until when the plan waits for a decision.")]
+    told: Annotated[str | None, doc("The question as the user read it; null if no others decide.")] = None
     messages: Annotated[
         tuple[ApprovalMessage, ...],
-        doc("Others are shown what the user had asked for and, if the rule says so while it waits, the conversation."),
+        doc("For others who decide: what the user asked for and, by the rule and while it waits, the conversation."),
     ] = ()
 
     @property
@@ -80,13 +80,13 @@ class Approval:
 class OpsApproval:
     """A plan of any user that waits for a yes, without its words and arguments."""
 
-    session_id: Annotated[str, doc("The session that waits.")]
-    user: Annotated[str, doc("Whose it is.")]
-    plan_id: Annotated[str, doc("Its plan.")]
-    version: Annotated[int, doc("Grows with every change.")]
-    tool: Annotated[str | None, doc("What the step that waits calls; null if this release cannot read the plan.")]
+    session_id: Annotated[str, doc("The id of the session that the plan is in.")]
+    user: Annotated[str, doc("The user whose plan it is.")]
+    plan_id: Annotated[str, doc("The id of the plan.")]
+    version: Annotated[int, doc("The version of the plan, which grows with every change.")]
+    tool: Annotated[str | None, doc("The tool of the waiting step; null if this release cannot read the plan.")]
     since: Annotated[datetime, doc("When the user was asked.")]
-    expires_at: Annotated[datetime, doc("Until when it waits.")]
+    expires_at: Annotated[datetime, doc("Until when the plan waits for a decision.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,13 @@ _FIRST_CHARS = 240  # more than a title takes
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Messages that left the history together."""
+    """Messages that left the history together when a message was edited or regenerated."""
 
-    id: Annotated[str, doc("For `branch=` of the session's messages.")]
-    from_seq: Annotated[int, doc("The `seq` of the first of them.")]
-    created_at: Annotated[datetime, doc("When they left the history.")]
-    message_count: Annotated[int, doc("How many there are.")]
-    first_words: Annotated[str, doc("How the first of them begins.")]
+    id: Annotated[str, doc("The id of the branch, for `branch=` of the session's messages.")]
+    from_seq: Annotated[int, doc("The `seq` of the branch's first message.")]
+    created_at: Annotated[datetime, doc("When the messages left the history.")]
+    message_count: Annotated[int, doc("The number of messages in the branch.")]
+    first_words: Annotated[str, doc("How the branch's first message begins.")]
 
 
 async def put_in_place(

@@ -36,11 +36,11 @@ class TurnsOverview:
     """The open turns of all processes."""
 
     queued: Annotated[int, doc("Turns that wait for a process, or for another turn of their session.")]
-    running: Annotated[int, doc("Turns that run.")]
-    running_on: Annotated[int, doc("Processes that run one.")]
-    leases_passed: Annotated[int, doc("Running turns whose process has died or hangs.")]
-    oldest_queued_s: Annotated[float | None, doc("How long the first of the queue has waited; null if none waits.")]
-    longest_running_s: Annotated[float | None, doc("How long the longest runs; null if none runs.")]
+    running: Annotated[int, doc("The number of turns that are running.")]
+    running_on: Annotated[int, doc("The number of processes that are running a turn.")]
+    leases_passed: Annotated[int, doc("The number of running turns whose process died or hangs.")]
+    oldest_queued_s: Annotated[float | None, doc("Seconds that the oldest queued turn has waited; null if none.")]
+    longest_running_s: Annotated[float | None, doc("Seconds that the longest turn has been running; null if none.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,10 +287,10 @@ async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before:
 
 @dataclass(frozen=True, slots=True)
 class ModelWait:
-    """A call of a model that has not answered."""
+    """A model call that has not been answered yet."""
 
-    name: Annotated[str, doc("The model that was asked.")]
-    since: Annotated[AwareDatetime, doc("When it was asked, with all tries.")]
+    name: Annotated[str, doc("The name of the model that was asked.")]
+    since: Annotated[AwareDatetime, doc("When the model was first asked.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,36 +158,36 @@ def _check_parts(rrule: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The turn that a schedule began last."""
+    """The turn that a schedule started last."""
 
-    at: Annotated[datetime, doc("The moment that it was due at.")]
-    turn_id: Annotated[str, doc("The turn.")]
-    session_id: Annotated[str | None, doc("The session it is in; null if that was deleted.")]
-    status: Annotated[TurnStatus | None, doc("How it stands; null if it was deleted.")]
+    at: Annotated[datetime, doc("The time at which the turn was due.")]
+    turn_id: Annotated[str, doc("The id of the turn.")]
+    session_id: Annotated[str | None, doc("The id of the turn's session; null if that was deleted.")]
+    status: Annotated[TurnStatus | None, doc("The status of the turn; null if it was deleted.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A message that is said at set times."""
+    """A message that starts a turn at set times."""
 
-    id: Annotated[str, doc("Begins with `sch_`.")]
-    session_id: Annotated[str | None, doc("Where it is said; null for a new session each time.")]
-    new_session: Annotated[bool, doc("Whether it is said in a new session each time.")]
-    agent: Annotated[str, doc("The agent of new sessions.")]
-    message: Annotated[str, doc("What is said.")]
-    at: Annotated[datetime | None, doc("When, if it is said once.")]
-    cron: Annotated[str | None, doc("When, as the five fields of cron.")]
-    rrule: Annotated[str | None, doc("When, as an RRULE of RFC 5545 that counts from when it was given.")]
-    time_zone: Annotated[str, doc("The IANA name of the zone that the rule is in.")]
-    until: Annotated[datetime | None, doc("It is not due after this.")]
-    missed: Annotated[Missed, doc("What was due while nothing ran: said once, late, or not at all.")]
-    overlap: Annotated[Overlap, doc("What is due while its last turn is open: left out, waits, or runs beside it.")]
-    retries: Annotated[int, doc("How often a turn that failed is run again.")]
-    status: Annotated[Literal["active", "paused", "ended"], doc("One that has ended is deleted after 30 days.")]
-    made_by: Annotated[Literal["user", "promise"], doc("The user, or the assistant that promised it.")]
-    next_at: Annotated[datetime | None, doc("When it is due next.")]
-    last: Annotated[LastRun | None, doc("The turn that it began last.")]
-    created_at: Annotated[datetime, doc("When it was made.")]
+    id: Annotated[str, doc("The id of the schedule, which begins with `sch_`.")]
+    session_id: Annotated[str | None, doc("The id of the session of its turns; null: a new one each time.")]
+    new_session: Annotated[bool, doc("Whether each turn starts a new session.")]
+    agent: Annotated[str, doc("The id of the agent that answers in new sessions.")]
+    message: Annotated[str, doc("The message of its turns.")]
+    at: Annotated[datetime | None, doc("The only time it is due; null with `cron` or `rrule`.")]
+    cron: Annotated[str | None, doc("When it is due, as five fields of cron; null otherwise.")]
+    rrule: Annotated[str | None, doc("When it is due, as an RRULE of RFC 5545 that counts from when given.")]
+    time_zone: Annotated[str, doc("The IANA time zone of `cron` and `rrule`.")]
+    until: Annotated[datetime | None, doc("It is never due after this time; null: no end.")]
+    missed: Annotated[Missed, doc("If nothing ran when it was due: start one turn late (`once`) or none.")]
+    overlap: Annotated[Overlap, doc("If its last turn is open: start none, wait, or run beside it.")]
+    retries: Annotated[int, doc("The number of times that a failed turn is run again.")]
+    status: Annotated[Literal["active", "paused", "ended"], doc("`ended` ones are deleted after 30 days.")]
+    made_by: Annotated[Literal["user", "promise"], doc("Who made it: the user, or the assistant that promised it.")]
+    next_at: Annotated[datetime | None, doc("When it is due next; null if it is not due again.")]
+    last: Annotated[LastRun | None, doc("The turn that the schedule started last; null if none.")]
+    created_at: Annotated[datetime, doc("When the schedule was created.")]
 
 
 async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> datetime:

@@ -48,23 +48,23 @@ _EVENT_ID: Final = re.compile(r"[\x21-\x7e]{1,150}")
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A message that is said for each event that comes to its address."""
+    """A message that starts a turn for each event that comes to its address."""
 
-    id: Annotated[str, doc("Begins with `trg_`.")]
-    url: Annotated[str, doc("Where its events are sent to.")]
-    session_id: Annotated[str | None, doc("Where it is said; null for a new session each time.")]
-    new_session: Annotated[bool, doc("Whether it is said in a new session each time.")]
-    agent: Annotated[str, doc("The agent of new sessions.")]
-    message: Annotated[str, doc("What is said. What the event brings goes with it, as data.")]
-    status: Annotated[Literal["active", "paused"], doc("A paused one refuses its events.")]
-    created_at: Annotated[datetime, doc("When it was made.")]
+    id: Annotated[str, doc("The id of the trigger, which begins with `trg_`.")]
+    url: Annotated[str, doc("The address to which its events are sent.")]
+    session_id: Annotated[str | None, doc("The id of the session of its turns; null: a new one each time.")]
+    new_session: Annotated[bool, doc("Whether each event starts a new session.")]
+    agent: Annotated[str, doc("The id of the agent that answers in new sessions.")]
+    message: Annotated[str, doc("The message of its turns. What the event brings goes with it, as data.")]
+    status: Annotated[Literal["active", "paused"], doc("Whether it takes events: `paused` refuses them.")]
+    created_at: Annotated[datetime, doc("When the trigger was created.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerWithSecret(Trigger):
     """A trigger and the secret that signs its events, which is not shown again."""
 
-    secret: Annotated[str, doc("Begins with `whsec_`.")] = field(repr=False)
+    secret: Annotated[str, doc("The secret, which begins with `whsec_`. Not shown again.")] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,10 +233,10 @@ _USED = update(api_keys).where(*_IS_VALID).values(last_used_at=bindparam("used_a
 
 @dataclass(frozen=True, slots=True)
 class StreamToken:
-    """Opens one turn's events without a key."""
+    """A token that opens the events of one turn without an API key."""
 
-    token: Annotated[str, doc("For `?token=` of this turn's events.")]
-    expires_at: Annotated[datetime, doc("After it no stream can be opened with it.")]
+    token: Annotated[str, doc("The token, for `?token=` of this turn's events.")]
+    expires_at: Annotated[datetime, doc("When the token expires: no stream can be opened with it after that.")]
 
 
 async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:

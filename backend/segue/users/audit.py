@@ -28,17 +28,17 @@ CLI: Final = Operator("cli")  # who acts at the command line
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What an operator did."""
+    """An entry of the audit log: what an operator did, or a user about an approval."""
 
-    seq: Annotated[int, doc("Grows with every act.")]
-    at: Annotated[datetime, doc("When.")]
-    actor: Annotated[str, doc("The operator.")]
+    seq: Annotated[int, doc("Grows with every entry.")]
+    at: Annotated[datetime, doc("When the action was done.")]
+    actor: Annotated[str, doc("Who did it: the operator or the user.")]
     action: Annotated[AuditedAction | Literal["unknown"], doc("What was done; `unknown` if a newer release knows it.")]
-    session_id: Annotated[str | None, doc("The session it was done to.")]
-    turn_id: Annotated[str | None, doc("The turn it was done to.")]
-    tool: Annotated[str | None, doc("The tool it was done to.")]
-    details: Annotated[dict[str, Any], doc("What the operator asked for, without secrets.")]
-    request_id: Annotated[str | None, doc("The request, as in the log.")]
+    session_id: Annotated[str | None, doc("The id of the session that it was done to, if any.")]
+    turn_id: Annotated[str | None, doc("The id of the turn that it was done to, if any.")]
+    tool: Annotated[str | None, doc("The name of the tool that it was done to, if any.")]
+    details: Annotated[dict[str, Any], doc("What was asked for or decided, without secrets.")]
+    request_id: Annotated[str | None, doc("The id of the HTTP request, as in the log, if there was one.")]
 
 
 async def record_act(

@@ -29,13 +29,13 @@ from segue.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one user. 0 is no limit. A day is one in UTC."""
+    """The limits of one user. 0 means no limit. Days are in UTC."""
 
-    requests_per_minute: Annotated[int, doc("Requests.")] = 0
-    turns_per_minute: Annotated[int, doc("Turns.")] = 0
-    concurrent_turns: Annotated[int, doc("Open turns.")] = 0
-    tokens_per_day: Annotated[int, doc("Tokens of the models.")] = 0
-    cost_per_day: Annotated[Decimal, doc("What they cost, in dollars.")] = NOTHING
+    requests_per_minute: Annotated[int, doc("The most requests in a minute.")] = 0
+    turns_per_minute: Annotated[int, doc("The most turns in a minute.")] = 0
+    concurrent_turns: Annotated[int, doc("The most turns that are open at once.")] = 0
+    tokens_per_day: Annotated[int, doc("The most tokens of models in a day.")] = 0
+    cost_per_day: Annotated[Decimal, doc("The highest cost of models in a day, in US dollars.")] = NOTHING
 
     @property
     def has_caps(self) -> bool:

@@ -55,17 +55,17 @@ _KEYS: dict[Group, sa.ColumnElement[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What was used in a group."""
+    """What was used in a group: a day, model, session, user, agent or group of users."""
 
-    key: Annotated[str | None, doc("The day, model, session, user, group, or agent of the session now; null for none.")]
-    llm_calls: Annotated[int, doc("Calls of a model.")]
-    input_tokens: Annotated[int, doc("Tokens sent.")]
-    cached_tokens: Annotated[int, doc("Those of the input that the provider had cached.")]
-    output_tokens: Annotated[int, doc("Tokens received.")]
-    reasoning_tokens: Annotated[int, doc("Those of the output that were thought, not said.")]
-    estimated: Annotated[bool, doc("Whether some of them are estimated.")]
-    cost: Annotated[float | None, doc("In dollars, of the calls that have a price; null if none has.")]
-    cost_complete: Annotated[bool, doc("Whether that is all: false if a call had no price.")]
+    key: Annotated[str | None, doc("A day, model, session, user or group, or the session's current agent; null: none.")]
+    llm_calls: Annotated[int, doc("The number of model calls.")]
+    input_tokens: Annotated[int, doc("Tokens sent to models.")]
+    cached_tokens: Annotated[int, doc("The part of the input tokens that the provider had cached.")]
+    output_tokens: Annotated[int, doc("Tokens received from models.")]
+    reasoning_tokens: Annotated[int, doc("The part of the output tokens that was reasoning.")]
+    estimated: Annotated[bool, doc("Whether some counts are estimates: the provider gave none.")]
+    cost: Annotated[float | None, doc("Cost in US dollars of the calls that have a price; null if none has.")]
+    cost_complete: Annotated[bool, doc("Whether `cost` is all: false if a call had no price.")]
 
 
 def booking(session_id: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> Insert:
