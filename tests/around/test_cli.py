@@ -174,6 +174,14 @@ def test_a_data_folder_that_cannot_be_written_is_a_sentence_that_says_what_to_do
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(("command", "setting"), [("serve", "MCP_CONFIG"), ("worker", "AGENTS_CONFIG")])
+def test_a_file_that_cannot_be_used_is_refused_before_servers_are_made(
+    command: str, setting: str, tmp_path: Path
+) -> None:
+    code, said = segue(command, DATA_DIR=str(tmp_path / "data"), **{setting: __file__})
+    assert (code, " is not " in said, [*tmp_path.iterdir()]) == (2, True, [])
+
+
 @pytest.mark.sweep
 def test_a_key_that_cannot_check_tokens_is_a_sentence_without_the_key(tmp_path: Path) -> None:
     code, said = segue("serve", "--port", "0", **JWT, JWT_KEY="canary", DATA_DIR=str(tmp_path / "data"))

@@ -129,7 +129,8 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
         """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
         nonlocal settings
         with suppress(typer.Exit):  # it has said why
-            run, settings = made_with(read := settings_with(**flags)), read
+            _check_files(read := settings_with(**flags))
+            run, settings = made_with(read), read
             return run
         return None
 
@@ -138,6 +139,7 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
 
     if not os.isatty(0):  # on a terminal it may mean that this was closed; else to read what a start reads anyway
         signal.signal(signal.SIGHUP, lambda *_: None)
+    _check_files(settings)
     given = settings.database_url, settings.redis_url, settings.data_dir
     with servers_under_way(*given) if count == 1 else nullcontext():  # a fork copies no thread that waits for them
         gc.disable()  # as for the commands: what modules make stays
@@ -149,6 +151,19 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
         code = first(None) if count == 1 else ProcessSupervisor(count, first, renewed, stop_s=stop_s).run()
     if code:
         raise typer.Exit(code=code)
+
+
+def _check_files(settings: Settings) -> None:
+    """Raises typer.Exit, before the stores start, if a file that the settings name cannot be used."""
+    from segue.agents_config import declared_agents, tools_before_start  # noqa: PLC0415 (a fifth of the imports)
+
+    path = settings.mcp_config
+    if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
+        raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
+    try:
+        declared_agents(settings, tools_before_start(settings))
+    except AppError as error:
+        raise refusal(error.detail) from None
 
 
 # --- address ---

@@ -18,7 +18,6 @@ import uvloop
 from fastapi import FastAPI
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from segue.agents_config import declared_agents, tools_before_start
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
 from segue.around.process_supervisor import REQUEST_SHARE, STARTUP_FAILURE, ProcessPlace, Run
@@ -28,31 +27,19 @@ from segue.domain.errors import AppError
 from segue.language import lexicon
 from segue.log import log
 from segue.main import create_app, run_worker
-from segue.mcp.mcp_config import read_mcp_config
-from segue.secret_files import read_secrets
 from segue.turns.turn_deps import Agents
 
 FAREWELL_S = 0.5  # in which a client that is busy asks again
 
 
 def serving(settings: Settings, sockets: list[socket.socket] | None, *, takes_turns: bool) -> Run:
-    """Returns what serves the HTTP API. Raises AppError if a file that the settings name cannot be used."""
-    _check_files(settings)
+    """Returns what serves the HTTP API. Raises AppError if LANGUAGE_DIR cannot be used."""
     return partial(_serve, create_app(settings, takes_turns=takes_turns), settings, sockets)
 
 
 def working(settings: Settings) -> Run:
-    """Returns what runs turns that other processes accept. Raises AppError as `serving` does."""
-    _check_files(settings)
+    """Returns what runs turns that other processes accept."""
     return partial(_work, settings)
-
-
-def _check_files(settings: Settings) -> None:
-    path = settings.mcp_config
-    if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
-        raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
-    read_mcp_config(path, read_secrets(settings.secrets_dir))
-    declared_agents(settings, tools_before_start(settings))
 
 
 class _Server(uvicorn.Server):
