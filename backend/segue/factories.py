@@ -37,6 +37,7 @@ from segue.events.event_log import EventLog
 from segue.events.outbox import Outbox
 from segue.events.user_feed import UserFeeds, fact_noted
 from segue.history.operator_figures import OperatorFigures
+from segue.language.lexicon import read_all
 from segue.log import log
 from segue.mcp.mcp_servers import McpServers
 from segue.mcp_file import McpFile
@@ -202,6 +203,7 @@ async def start(
         examine=Doctor(settings, stores, mcp, files, (availability, clock)).examine,
         metrics=metrics,
         figures=OperatorFigures(database),
+        words=asyncio.create_task(asyncio.to_thread(read_all), name="word lists"),
     )
 
 

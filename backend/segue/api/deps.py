@@ -1,7 +1,7 @@
 """What routes are declared with: a router, the services of this process, the caller, ids in the path, strict JSON."""
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
@@ -69,6 +69,7 @@ class Services(TurnDeps):
     examine: Examine
     metrics: Metrics
     figures: OperatorFigures
+    words: Awaitable[None]  # reads the word lists
 
     def groups_of(self, identity: Identity) -> tuple[str, ...]:
         """Returns the caller's groups that something here is for: an identity provider may send hundreds."""

@@ -59,9 +59,10 @@ class RequestContext:
             return
         given = Headers(scope=scope).get(problems.REQUEST_ID_HEADER, "")
         request_id = scope["request_id"] = given if _VALID_ID.fullmatch(given) else secrets.token_hex(8)
-        route_path = scope["route_path"] = scope["path"].removeprefix(scope.get("root_path", ""))
+        path, root = scope["path"], f"{scope.get('root_path', '')}/"
+        route_path = scope["route_path"] = path[len(root) - 1 :] if path.startswith(root) else path
         is_secret = route_path.startswith(APPROVE_PATH)
-        path = scope["logged_path"] = f"{APPROVE_PATH}…" if is_secret else scope["path"][: problems.MAX_SHOWN_CHARS]
+        path = scope["logged_path"] = f"{APPROVE_PATH}…" if is_secret else path[: problems.MAX_SHOWN_CHARS]
         started, status, has_begun = time.monotonic(), 500, False
 
         async def send_marked(message: Message) -> None:
@@ -131,8 +132,11 @@ class Gate:
         """DNS rebinding: any page can let its own name resolve to this machine, but the Host header shows that name."""
         if self._hosts is None:
             return
-        for given in request.headers.getlist("host"):
+        address, port = request.scope.get("server") or ("", None)
+        for given in request.headers.getlist("host") or ["localhost"]:
             host = _without_port(given)
+            if port and is_loopback(host):  # which any client may say: what counts is where another server listens
+                host = address
             if host not in self._hosts and not is_loopback(host):
                 raise app_error("host_not_allowed", host=host[:100])
 
@@ -210,7 +214,9 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else {}
-        announced, is_chunked = int(headers.get("content-length", 0)), "transfer-encoding" in headers
+        announced = int(headers.get("content-length", 0))
+        needs_neither = "content-length" not in headers and scope.get("http_version", "") >= "2"
+        is_chunked = needs_neither or "transfer-encoding" in headers
         if announced <= self._always_taken and not is_chunked:
             await self._app(scope, receive, send)
             return

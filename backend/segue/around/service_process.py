@@ -24,7 +24,6 @@ from segue.around.process_supervisor import REQUEST_SHARE, STARTUP_FAILURE, Proc
 from segue.around.terminal import refusal
 from segue.config import Settings
 from segue.domain.errors import AppError
-from segue.language import lexicon
 from segue.log import log
 from segue.main import create_app, run_worker
 from segue.turns.turn_deps import Agents
@@ -134,7 +133,7 @@ async def _started(services: Services, place: ProcessPlace | None) -> None:
         with suppress(FileNotFoundError):  # the supervisor was killed, and another process has left before
             await services.metrics.share(place.folder, place.number)
         place.ready()
-    await asyncio.to_thread(lexicon.read_all)
+    await services.words
     # Now that the lifespan has imported it all: a full collection took 0.2 s, a fifth of the processor time of a turn.
     gc.collect()
     gc.freeze()
