@@ -272,6 +272,36 @@ async def test_a_process_that_stops_hands_its_turns_back_and_tells_who_waits_whe
     assert (turn["status"], turn["attempts"]) == ("completed", 1)
 
 
+async def test_a_request_to_a_process_that_stops_gets_its_answer_from_the_process_that_runs_the_turn(
+    scripted: dict[str, str], provider: Provider, tmp_path: Path
+) -> None:
+    soon = asyncio.Event()
+
+    async def ends_soon(_: dict[str, Any]) -> Response:
+        await soon.wait()
+        return says("Just in time.")
+
+    (tmp_path / "none.json").write_text('{"mcpServers": {}}')
+    plain = {**scripted, "MCP_CONFIG": str(tmp_path / "none.json"), "SHUTDOWN_GRACE_S": "100"}
+    api = Process(plain, command=("serve", "--port", "0", "--no-worker"))
+    worker = Process(plain, command=("worker",), ready="waiting_for_turns")
+    provider.will(ends_soon)
+    try:
+        url, _ = await asyncio.gather(asyncio.to_thread(api.start), asyncio.to_thread(worker.start))
+        async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
+            client = Client(http)
+            asked = asyncio.create_task(client.chat(await client.new_session(), "hello"))
+            await provider.wait_for_requests(1)
+            stopped = asyncio.create_task(asyncio.to_thread(api.stop))
+            await refused(client)
+            soon.set()
+            assert (await asked)["message"]["content"] == "Just in time."
+            assert await stopped == 0
+    finally:
+        api.kill()
+        worker.kill()
+
+
 async def test_a_request_that_the_end_of_its_process_cuts_off_gets_a_problem_that_says_to_repeat_it(
     scripted: dict[str, str],
 ) -> None:

@@ -180,6 +180,11 @@ class EventLog:
         return not any(task.done() for task in self._tasks)
 
     @property
+    def awaits_others(self) -> bool:
+        """Whether a request waits here for a turn that has begun in another process."""
+        return any(each.followers and each.entries and not each.published_here for each in self._buffers.values())
+
+    @property
     def followers(self) -> tuple[int, int]:
         """Returns how many wait here for events of a turn, and how many of them read the answer token by token."""
         buffers = list(self._buffers.values())

@@ -3,6 +3,7 @@ the process that claims the turn runs it, its row has the answer, and a client t
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -335,9 +336,12 @@ class TurnService:
                 self._worker.stop(turn.turn_id, "cancelled")
 
     async def _leave(self) -> None:
+        until = time.monotonic() + (grace_s := self._deps.settings.grace_s)
         await self.queue.stop_taking()
-        for claim in await self._worker.close(grace_s=self._deps.settings.grace_s):
+        for claim in await self._worker.close(grace_s=grace_s):
             await self.queue.send(claim.key.session_id)
+        while self._deps.events.awaits_others and time.monotonic() < until:  # noqa: ASYNC110 (of many turns)
+            await asyncio.sleep(0.1)
         self._deps.events.shut_down()
         self._presence.close()
         present, *others = self._upkeep
