@@ -277,13 +277,7 @@ def _books(settings: Settings, database: Database, clock: Clock, limits: LimitsI
 
 
 async def _mcp_servers(
-    stack: AsyncExitStack,
-    settings: Settings,
-    database: Database,
-    clock: Clock,
-    files: SecretFiles,
-    *,
-    taken: Sequence[str],
+    stack: AsyncExitStack, settings: Settings, database: Database, clock: Clock, files: SecretFiles, *, taken: list[str]
 ) -> McpServers:
     """Raises AppError if mcp.json cannot be used, or if two tools have one name."""
     file = McpFile(settings.mcp_config, lambda: files.secrets)

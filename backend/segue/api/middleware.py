@@ -40,7 +40,6 @@ METRICS_PATH = "/metrics"
 _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
 
@@ -205,11 +204,8 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, *, max_bytes: int, max_door_bytes: int, max_upload_bytes: int) -> None:
         self._app = app
         # how long a body may be, and how much more of it is dropped
-        self._bounds = {
-            "json": (max_bytes, max_bytes),
-            "file": (max_upload_bytes, max_upload_bytes),
-            "history": (max_door_bytes, 3 * max_door_bytes),
-        }
+        self._bounds = {"json": (max_bytes, max_bytes), "file": (max_upload_bytes, max_upload_bytes)}
+        self._bounds["history"] = max_door_bytes, 3 * max_door_bytes
         self._always_taken = min(max_bytes, max_upload_bytes, max_door_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,10 +221,8 @@ class BodyLimit:
         if announced > max_bytes:
             problem = await problems.http_problem(Request(scope), _too_large(max_bytes))
             await problem(scope, receive, partial(_send_and_close, receive, send, dropped))
-        elif is_chunked:
-            await self._count(scope, receive, send, max_bytes, dropped)
         else:
-            await self._app(scope, receive, send)
+            await self._count(scope, receive, send, max_bytes, dropped)
 
     async def _count(self, scope: Scope, receive: Receive, send: Send, max_bytes: int, dropped: int) -> None:
         received = 0

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from segue.agents_config import declared_agents, tools_before_start
 from segue.around.doctor.examine import examine
-from segue.around.terminal import new_file, printable, refusal, settings_with
-from segue.domain.errors import AppError, NotFound
+from segue.around.terminal import new_file, printable, refusal, refusing, settings_with
+from segue.domain.errors import NotFound
 from segue.domain.ids import utc_now
 from segue.domain.receipt import ChainHead, Receipt, faults_in
 from segue.log import configure_logging
@@ -51,10 +51,8 @@ agents.callback()(lambda: None)  # with a callback typer keeps the name of the o
 def check() -> None:
     """Say what is wrong, a line each, and exit with 2; or list the agents there would be."""
     settings = settings_with()
-    try:
+    with refusing():
         declared = declared_agents(settings, tools_before_start(settings))
-    except AppError as error:
-        raise refusal(error.detail) from None
     for agent_id, agent in declared.items():
         typer.echo(f"{agent_id}  {agent.name}")
 

@@ -19,15 +19,15 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 
 from segue.around.embedded.server_urls import servers_under_way
-from segue.around.terminal import refusal, settings_with
+from segue.around.terminal import refusal, refusing, settings_with
 from segue.config import Settings
-from segue.domain.errors import AppError
 from segue.language import lexicon
 from segue.log import log
 from segue.turns.turn_settings import SHUTDOWN_SHARE
@@ -98,9 +98,9 @@ def worker(
         _bound(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
 
     def run_with(settings: Settings) -> Run:
-        from segue.around.service_process import working  # noqa: PLC0415 (see above)
+        from segue.around.service_process import work  # noqa: PLC0415 (see above)
 
-        return working(settings)
+        return partial(work, settings)
 
     _run(count, run_with, settings, worker_concurrency=concurrency)
 
@@ -120,10 +120,8 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
     """Runs in this process, or in `count` that it forks. Raises typer.Exit with their exit code, or for a bad file."""
 
     def made_with(settings: Settings) -> Run:
-        try:
+        with refusing():
             return run_with(settings)
-        except AppError as error:
-            raise refusal(error.detail) from None
 
     def renewed() -> Run | None:
         """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
@@ -160,10 +158,8 @@ def _check_files(settings: Settings) -> None:
     path = settings.mcp_config
     if path != Settings.model_fields["mcp_config"].default and not os.access(path, os.F_OK):
         raise refusal(f"MCP_CONFIG={path} cannot be read. Correct it, or leave it out for no MCP servers.")
-    try:
+    with refusing():
         declared_agents(settings, tools_before_start(settings))
-    except AppError as error:
-        raise refusal(error.detail) from None
 
 
 # --- address ---

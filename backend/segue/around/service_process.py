@@ -21,9 +21,8 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from segue.api.connection import TimedConnection
 from segue.api.deps import Services
 from segue.around.process_supervisor import REQUEST_SHARE, STARTUP_FAILURE, ProcessPlace, Run
-from segue.around.terminal import refusal
+from segue.around.terminal import refusing
 from segue.config import Settings
-from segue.domain.errors import AppError
 from segue.log import log
 from segue.main import create_app, run_worker
 from segue.turns.turn_deps import Agents
@@ -34,11 +33,6 @@ FAREWELL_S = 0.5  # in which a client that is busy asks again
 def serving(settings: Settings, sockets: list[socket.socket] | None, *, takes_turns: bool) -> Run:
     """Returns what serves the HTTP API. Raises AppError if LANGUAGE_DIR cannot be used."""
     return partial(_serve, create_app(settings, takes_turns=takes_turns), settings, sockets)
-
-
-def working(settings: Settings) -> Run:
-    """Returns what runs turns that other processes accept."""
-    return partial(_work, settings)
 
 
 class _Server(uvicorn.Server):
@@ -96,7 +90,8 @@ def _serve(app: FastAPI, settings: Settings, sockets: list[socket.socket] | None
     return 0 if server.started else STARTUP_FAILURE
 
 
-def _work(settings: Settings, place: ProcessPlace | None) -> int:
+def work(settings: Settings, place: ProcessPlace | None) -> int:
+    """Runs turns that other processes accept."""
     ThreadingWSGIServer.allow_reuse_port = place is not None  # one that a SIGHUP begins listens beside the old one
     if place is not None and place.number > 0:  # the first one has the port, and the figures of all
         settings = settings.model_copy(update={"worker_metrics_port": None})
@@ -119,10 +114,8 @@ def _work(settings: Settings, place: ProcessPlace | None) -> int:
             loop.add_signal_handler(number, end_start, number)
         await run_worker(settings, stopped, started)
 
-    try:
+    with refusing():
         uvloop.run(run())
-    except AppError as error:
-        raise refusal(error.detail) from error
     return 0
 
 

@@ -16,12 +16,11 @@ from typing import Annotated, Concatenate, ParamSpec, TypeVar
 import typer
 
 from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients, server_urls
-from segue.around.terminal import new_file, refusal, settings_with
+from segue.around.terminal import new_file, refusal, refusing, settings_with
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.db.postgres_server import ensure_schema
 from segue.db.user_data import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
-from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
 from segue.domain.ids import utc_now
 from segue.users.api_keys import CHECK_EVERY_S, ApiKey, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
@@ -82,10 +81,8 @@ def on_the_servers(
             given = settings.database_url, settings.redis_url, settings.data_dir
             return await run(settings, await stack.enter_async_context(server_urls(*given)), stack)
 
-    try:
+    with refusing():
         return asyncio.run(found())
-    except AppError as error:
-        raise refusal(error.detail) from error
 
 
 # --- users ---

@@ -17,6 +17,7 @@ from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 
 from segue.around.service_client import HOST, WHAT_TO_DO, Api, Refused
 from segue.config import Settings
+from segue.domain.errors import AppError
 from segue.domain.identity import is_loopback
 from segue.log import configure_logging, log, never_log
 from segue.tools.summaries import shown_line
@@ -82,6 +83,15 @@ def refusal(text: str, *, code: int = 2) -> typer.Exit:
     """Prints what is wrong and what to do, and returns the exit for the caller to raise."""
     typer.secho(text, err=True, fg=typer.colors.RED)
     return typer.Exit(code=code)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """An AppError within the block ends the command with 2, and is told."""
+    try:
+        yield
+    except AppError as error:
+        raise refusal(error.detail) from error
 
 
 def printable(text: str) -> str:

@@ -58,8 +58,7 @@ class TurnService:
         self._takes_turns = takes_turns
         self._presence = Presence(deps.database, lease_s=deps.settings.lease_s)
         self._worker = TurnWorker(deps, self._presence)
-        concurrency = deps.settings.worker_concurrency if takes_turns else 0
-        self.queue = TurnQueue(redis, self._worker.run_session, concurrency=concurrency)
+        self.queue = TurnQueue(redis, self._worker.run_session, concurrency=self.places)
         self._upkeep: list[asyncio.Task[None]] = []
         self._leaving: asyncio.Task[None] | None = None
 
@@ -287,9 +286,7 @@ class TurnService:
 
     async def _accepted_before(self, owner: str, session_id: str, once: Once | None) -> Admitted | None:
         """Asked before the limits: a request for a turn that exists counts for none."""
-        if once is None:
-            return None
-        return await self._deps.database.read(accepted_before, owner, session_id, once)
+        return await self._deps.database.read(accepted_before, owner, session_id, once) if once else None
 
     async def _admit(self, owner: str, session_id: str, request: ChatRequest) -> Admitted:
         """If a place is free here, the statement that accepts the message claims its turn too, and it runs at once."""
