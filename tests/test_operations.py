@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 from segue.api.metrics import shared_metrics
+from segue.domain.telemetry import WebhookOutcome
 from tests.support.commands import ROOT
 from tests.support.logs import until
 from tests.support.metrics import scraped
@@ -85,6 +86,11 @@ def rule_of(alert: str) -> str:
 def test_that_no_api_is_scraped_is_told_by_what_no_worker_serves_and_every_api_does_without_its_stores() -> None:
     always = {family.name for family in shared_metrics(backlog=None, jobs=None, tools_failed=None, outbox=None)}
     assert rule_of("SegueNotScraped") in {f"absent({name})" for name in always}
+
+
+def test_that_events_of_the_webhook_are_lost_is_told_however_they_are() -> None:
+    [told] = re.findall(r'outcome=~"([^"]+)"', rule_of("SegueWebhookLate"))
+    assert set(told.split("|")) == {*get_args(WebhookOutcome)} - {"delivered", "failed"}
 
 
 @pytest.mark.parametrize(("running", "places", "fires"), [(0, 0, False), (63, 64, False), (64, 64, True)])
