@@ -16,7 +16,7 @@ from segue.plans.policy import WEB_SEARCH
 from segue.turns.turn_deps import Speaker
 from segue.users.audit import record_act
 
-AgentId = Annotated[str, Path(description="One of the list.")]
+AgentId = Annotated[str, Path(description="The id of an agent that `GET /agents` lists.")]
 
 _AS_DECLARED = (
     "name", "description", "temperature", "reasoning_effort", "tools", "not_tools", "greeting", "examples", "options",
@@ -27,48 +27,48 @@ router = router_of("agents", "/agents")
 
 @dataclass(frozen=True, slots=True)
 class AgentDescription:
-    """Who can answer in a session."""
+    """An agent that can answer in a session."""
 
-    id: Annotated[str, doc("For `agent` of a session.")]
-    name: Annotated[str, doc("What it is called.")]
-    description: Annotated[str, doc("What it is for.")]
-    instructions: Annotated[str | None, doc("Null for callers without the scope `ops`.")]
-    model: Annotated[str, doc("The model that answers.")]
-    models: Annotated[tuple[str, ...], doc("What `model` of a message may be.")]
-    small_model: Annotated[str, doc("The model for summaries and facts.")]
-    temperature: Annotated[float | None, doc("As the model gets it; null for its default.")]
-    reasoning_effort: Annotated[str | None, doc("As the model gets it; null for its default.")]
-    tools: Annotated[tuple[str, ...] | None, doc("Patterns of the tools it may use; null for all.")]
-    not_tools: Annotated[tuple[str, ...], doc("Patterns of those it may not.")]
-    confirm: Annotated[Confirm, doc("Which calls wait for the user's yes.")]
-    confirm_words: Annotated[ConfirmWords, doc("Whether a yes to what it has shown in its own words covers a call.")]
-    planning: Annotated[Planning, doc("When it makes a plan.")]
-    max_rounds: Annotated[int, doc("How often a turn may ask the model what to do next.")]
-    max_tool_calls: Annotated[int, doc("How many calls of tools a turn may make.")]
-    max_parallel_calls: Annotated[int, doc("How many of them run at once.")]
-    web_search: Annotated[bool, doc("Whether it can search the web.")]
-    greeting: Annotated[str | None, doc("To show in an empty session.")]
-    examples: Annotated[tuple[str, ...], doc("Messages to offer there.")]
-    options: Annotated[tuple[TurnOption, ...], doc("What a client may ask of a turn of its.")]
+    id: Annotated[str, doc("The agent's id, for `agent` of a session.")]
+    name: Annotated[str, doc("The agent's name, for people.")]
+    description: Annotated[str, doc("What the agent is for.")]
+    instructions: Annotated[str | None, doc("The agent's instructions; null for callers without the scope `ops`.")]
+    model: Annotated[str, doc("The model that answers, unless a message names another one.")]
+    models: Annotated[tuple[str, ...], doc("The models that `model` of a message may name.")]
+    small_model: Annotated[str, doc("The model that writes summaries and notes facts.")]
+    temperature: Annotated[float | None, doc("The temperature of the model; null for its default.")]
+    reasoning_effort: Annotated[str | None, doc("The reasoning effort of the model; null for its default.")]
+    tools: Annotated[tuple[str, ...] | None, doc("Name patterns of the tools that the agent may use; null for all.")]
+    not_tools: Annotated[tuple[str, ...], doc("Name patterns of tools that the agent may not use.")]
+    confirm: Annotated[Confirm, doc("Which tool calls wait for the user's yes.")]
+    confirm_words: Annotated[ConfirmWords, doc("Whether a yes to an offer in the model's own words can cover a call.")]
+    planning: Annotated[Planning, doc("When the agent makes a plan for a message.")]
+    max_rounds: Annotated[int, doc("How many times a turn may ask the model what to do next.")]
+    max_tool_calls: Annotated[int, doc("How many tool calls a turn may make.")]
+    max_parallel_calls: Annotated[int, doc("How many tool calls of a turn may run at once.")]
+    web_search: Annotated[bool, doc("Whether the agent can search the web.")]
+    greeting: Annotated[str | None, doc("A greeting to show in an empty session; null for none.")]
+    examples: Annotated[tuple[str, ...], doc("Examples of messages to offer in an empty session.")]
+    options: Annotated[tuple[TurnOption, ...], doc("Options that a client may set for a turn of the agent.")]
 
 
 @router.get("")
 async def list_agents(services: ServicesDep, identity: IdentityDep, _: AnyLimit = 50) -> Page[AgentDescription]:
-    """Lists the agents that a session of the caller's may have."""
+    """Lists the agents that the caller may use."""
     agents = services.agents.of(identity.user, identity.groups)
     return Page([_described(services, speaker, identity) for speaker in agents.values()], None)
 
 
 @router.get("/{agent_id}")
 async def get_agent(agent_id: AgentId, services: ServicesDep, identity: IdentityDep) -> AgentDescription:
-    """Shows an agent."""
+    """Shows one of the agents."""
     return _described(services, services.agents.check(agent_id, identity.user, identity.groups, status=404), identity)
 
 
 @router.post("/reload", responses=problems("forbidden", "agents_invalid"))
 async def reload_agents(services: ServicesDep, operator: Ops) -> Page[AgentDescription]:
-    """Loads the file of agents anew. In this process: turns that run keep the agents they began with, and a file that
-    cannot be used changes nothing. Lists all that there are. For the scope `ops`.
+    """Reloads the file of agents in this process, and lists them all. Running turns keep the agents they began with; a
+    file that cannot be used changes nothing. Needs the scope `ops`.
     """
     await services.database.transact(record_act, operator, "reload_agents")
     await services.agents.reload()

@@ -39,7 +39,7 @@ NOT_ONE_FILE: Final = "Send the file as multipart/form-data, in one part called 
 _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 _POSITION = row_position("att")
-_FILE = {"type": "string", "format": "binary", "description": "The file; its name is the part's `filename`."}
+_FILE = {"type": "string", "format": "binary", "description": "The file to store. `filename` of the part is its name."}
 _FORM = {"schema": {"type": "object", "required": ["file"], "properties": {"file": _FILE}}}
 _UPLOAD: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
@@ -49,8 +49,8 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=problems(*OF_FILES))
 async def upload_attachment(session_id: SessionId, services: ServicesDep, caller: Caller, http: Request) -> Attachment:
-    """Stores a file of the session, for `attachments` of a message. An image is shown to models that take them; of any
-    other file the text is read once. What the file is, its content decides.
+    """Uploads a file to a session, for `attachments` of a message. Its type is known by its content. Models that take
+    images see an image as it is; the text of any other file is read once, when it is stored.
     """
     attachments = services.attachments
     await services.read(check_session, caller, session_id)  # before the body is read
@@ -87,7 +87,7 @@ async def list_attachments(
 async def get_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> Response:
-    """Loads a file as it was uploaded. An image may be shown, anything else is a download."""
+    """Downloads a file as it was uploaded. Images are sent to be shown (`inline`), other files to be saved."""
     file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
     named = f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}"
@@ -99,7 +99,7 @@ async def get_attachment(
 async def delete_attachment(
     session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
 ) -> None:
-    """Deletes a file and what was read from it. Messages still name it; what was said of it stays said."""
+    """Deletes a file and the text read from it. Messages still name it, and answers that used it stay."""
     async with services.database.transaction() as connection:
         for left in await attachment_store.delete_attachment(connection, caller, session_id, attachment_id):
             await replace_result(connection, left.tool_call_id, asdict(left))

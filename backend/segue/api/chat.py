@@ -36,15 +36,15 @@ _POSITION = id_position("turn")
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTurn:
-    """A turn whose client does not wait for the answer: `background`."""
+    """A turn that was accepted and whose answer the request does not wait for."""
 
-    turn_id: Annotated[str, doc("Begins with `turn_`.")]
-    status: Annotated[TurnStatus, doc("How it stands.")]
-    events_url: Annotated[str, doc("The path of its events.")]
+    turn_id: Annotated[str, doc("The id of the turn; begins with `turn_`.")]
+    status: Annotated[TurnStatus, doc("The status of the turn when the request was accepted.")]
+    events_url: Annotated[str, doc("The path at which the turn's events can be followed.")]
 
 
 ACCEPTED: dict[int | str, dict[str, Any]] = {
-    202: {"model": AcceptedTurn, "description": "Accepted: with `background` the request does not wait for the answer"}
+    202: {"model": AcceptedTurn, "description": "The turn was accepted: with `background` the request does not wait"}
 }
 
 
@@ -118,8 +118,9 @@ def as_chat(*codes: str) -> dict[str, Any]:
 
 @router.post("/{session_id}/chat", **as_chat("too_many_queued", "unknown_attachment", "option_not_allowed"))
 async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Response:
-    """Sends a message to the agent. The answer is a ChatAnswer, or with `"stream": true` or `Accept: text/event-stream`
-    the events of the turn as they happen, or with `background` a 202 at once. A client that goes away stops nothing.
+    """Sends a message to the agent. Answers with a ChatAnswer once the turn has ended, with `"stream": true` or
+    `Accept: text/event-stream` with its events as they happen, or with `background` with a 202 at once. A client that
+    disconnects does not stop the turn.
     """
     files = tuple(body.attachments)
     fingerprint: tuple[str | int, ...] = (body.message, body.force_web_search, body.on_busy, *files)
@@ -141,13 +142,13 @@ async def list_turns(session_id: SessionId, services: ServicesDep, caller: Calle
 
 @turns_router.get("/{turn_id}")
 async def get_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
-    """Shows how a turn stands."""
+    """Shows a turn: its status, and its answer or error once it has ended."""
     return await services.read(queries.get_turn, caller, session_id, turn_id)
 
 
 @turns_router.post("/{turn_id}/cancel")
 async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
-    """Cancels a turn, and what it was still to read. Answers once it has ended; one that had ended stays as it is."""
+    """Cancels a turn, and messages that it was still to read. Answers once it has ended; an ended turn stays so."""
     return await services.turns.cancel(caller, session_id, turn_id)
 
 
@@ -158,9 +159,9 @@ async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Services
 async def edit_message(
     session_id: SessionId, message_id: MessageId, body: EditedMessage, client: ClientDep
 ) -> Response:
-    """Says something in the place of a message of the user's. Answers as `chat` does; what came after the message stays
-    readable as a branch. It carries the files that are named anew. Cancels the open plan. What tools had done stands,
-    and the model is told of it.
+    """Replaces one of the user's messages and answers the new one. Answers as `chat` does. What came after the old
+    message leaves the history and stays readable as a branch. The new message has only the files that it names. The
+    open plan is cancelled; what tools had done is not undone, and the model is told of it.
     """
     files, options = tuple(body.attachments), await _options(body)
     more = {"instead_of": message_id, "attachment_ids": files, "options": options}
@@ -176,15 +177,15 @@ async def _options(body: EditedMessage) -> TurnOptions:
 async def regenerate(
     session_id: SessionId, message_id: MessageId, client: ClientDep, body: Answerer = AGAIN
 ) -> Response:
-    """Has another answer to the same message. As `edit_message`, with the turn's own message as it was."""
+    """Answers the user's message of a turn again. Works as an edit of that message that changes nothing in it."""
     request = client.request("", body, "regenerate", message_id, instead_of=message_id)
     return await client.accept(session_id, request, body)
 
 
 @router.post("/{session_id}/turns/{turn_id}/retry", **as_chat("cannot_retry"))
 async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, body: Delivery = WAIT) -> Response:
-    """Runs the last turn again, which failed or was cancelled. Answers as `chat` does. It goes on as after a crash:
-    what its tools had done stands, and so does its plan.
+    """Runs the last turn again if it failed or was cancelled. Answers as `chat` does. The turn goes on as after a
+    crash: it keeps its plan and what its tools had done.
     """
     request = client.request("", body, "retry", turn_id)
     return await client.answer(await client.services.turns.retry(client.caller, session_id, turn_id, request), body)
@@ -196,9 +197,9 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, 
     responses=problems("message_not_found", "not_in_history", "turn_in_progress", "attachment_quota_exceeded"),
 )
 async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, caller: Caller) -> Session:
-    """Makes a session that begins with the history up to and with a message. It has copies of the messages, their turns
-    and the results of tools under ids of its own, and in `metadata` where it is `forked_from`; no plan is open in it. A
-    turn that the message divides is cancelled there, and may be run again with `retry`.
+    """Creates a session with a copy of the history up to and including a message. The copied messages, turns and tool
+    results have ids of their own, and `metadata.forked_from` names the origin. No plan is open in it. If the message
+    is not the last of its turn, that turn is cancelled in the copy and can be run again with `retry`.
     """
     at_most = services.settings.attachment_user_bytes
     async with services.database.transaction() as connection:
@@ -210,6 +211,6 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
 
 @router.get("/{session_id}/branches")
 async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
-    """Lists what left the history. Newest first. The messages are read with `GET …/messages?branch=`."""
+    """Lists the branches of a session: what has left its history. Newest first. `GET …/messages?branch=` reads one."""
     found = await services.read_in(caller, session_id, list_branches, session_id, **paging.behind(BY_SEQ))
     return paging.page_of_placed(found)

@@ -53,7 +53,7 @@ def described_stream(description: str, example: str) -> dict[str, Any]:
 
 
 EVENTS = described_stream(
-    f"AG-UI 1.0 events, one JSON object in each `data:`; `id:` is its position in the log.\n\n{tables()}",
+    f"The turn's events (AG-UI 1.0): `data:` has one JSON object, `id:` its position in the turn's log.\n\n{tables()}",
     'id: 1\ndata: {"type":"RUN_STARTED","threadId":"ses_…","runId":"turn_…"}\n\n',
 )
 OR_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": EVENTS}}
@@ -62,13 +62,11 @@ router = router_of("chat", "/sessions")
 feed_router = router_of("events")
 
 MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
-LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event that is known.")]
-LastEventId = Annotated[
-    int | None, Header(ge=0, le=MAX_POSITION, description="The same, as browsers send it; it wins.")
-]
+LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event received.")]
+LastEventId = Annotated[int | None, Header(ge=0, le=MAX_POSITION, description="The same as `after`, and overrides it.")]
 
 StreamTokenParameter = Annotated[
-    str | None, Query(alias="token", description="Of `stream-token`, instead of a key or token in the headers.")
+    str | None, Query(alias="token", description="A token of `stream-token`, in place of a key in the headers.")
 ]
 
 
@@ -96,7 +94,7 @@ class EventStream(EventSourceResponse):
 @router.get(
     "/{session_id}/turns/{turn_id}/events",
     response_class=Response,
-    responses={200: {"description": "The events", "content": EVENTS}, 204: {"description": "There are no more."}},
+    responses={200: {"description": "The turn's events", "content": EVENTS}, 204: {"description": "No event is left."}},
 )
 async def follow_turn(
     session_id: SessionId,
@@ -107,8 +105,8 @@ async def follow_turn(
     last_event_id: LastEventId = None,
     _token: StreamTokenParameter = None,
 ) -> Response:
-    """Follows the events of a turn. From the start, or after the last event that is known. A client that knows the last
-    one of all gets a 204, which tells a browser to stop reconnecting.
+    """Streams the events of a turn. Begins at the start, or after the last event that the client received. After the
+    turn's last event the answer is a 204, which tells a browser to stop reconnecting.
     """
     turn = await services.read(find_turn, caller, session_id, turn_id)
     position = after if last_event_id is None else last_event_id
@@ -121,8 +119,8 @@ async def follow_turn(
 async def create_stream_token(
     session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller
 ) -> StreamToken:
-    """Makes a token that opens this turn's events. For a browser's EventSource, which sends no headers: `?token=` works
-    for a minute.
+    """Creates a token that opens the events of a turn, for a minute. Send it as `?token=` in a browser's EventSource,
+    which sends no headers.
     """
     async with services.database.transaction() as connection:
         await find_turn(connection, caller, session_id, turn_id)
@@ -164,14 +162,14 @@ FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
 @feed_router.get(
     "/events",
     response_class=Response,
-    responses={200: {"description": "The events, as they come", "content": FEED_EVENTS}},
+    responses={200: {"description": "The events, as they happen", "content": FEED_EVENTS}},
 )
 async def follow_events(
     request: Request, services: ServicesDep, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
 ) -> Response:
-    """Follows what happens in all of the caller's sessions. A stream begins with `replay_gap`, unless it goes on
-    after a position that is still known: read the lists then. It ends after a quarter of an hour, and instead of
-    the next event once the key or token was revoked or has expired. Ask again with the last id; then a 401 says so.
+    """Streams what happens in all of the caller's sessions. The stream begins with `replay_gap`, which tells a page to
+    read its lists, unless it goes on after a known position. It ends after 15 minutes, or at the next event once the
+    key or token is revoked or has expired. Connect again with the last id; a 401 then means that the key has ended.
     """
     position = after if last_event_id is None else last_event_id
     return EventStream(framed(_while_let_in(request, services.feeds.follow(caller, after=position))))

@@ -32,17 +32,17 @@ doctor_router = router_of("ops", "/ops/doctor")
 @router.head("/live", include_in_schema=False)  # what many monitors ask with
 @router.get("/live")
 async def live() -> dict[str, str]:
-    """Says that the process is alive."""
+    """Says that this process is alive."""
     return {"status": "ok"}
 
 
 @router.head("/ready", include_in_schema=False)
-@router.get("/ready", responses={503: {"description": "No turn can be run.", "model": Ready}})
+@router.get("/ready", responses={503: {"description": "No turn can be run; `down` marks why.", "model": Ready}})
 async def ready(services: ServicesDep, response: Response) -> Ready:
-    """Says whether turns can be run. 503 if none can. Without Redis turns are slower, and without an MCP server its
-    tools are missing: without AUTH `mcp` says why and what helps, `mcp_stderr` what it wrote last. `worker` is `off` in
-    a process that leaves its turns to others. `postgres_cause` and `redis_cause` say why one is `down`. `mcp_config` is
-    there if mcp.json was changed and the change was refused.
+    """Says whether turns can be run, and answers 503 if none can. Without Redis turns are slower; without an MCP server
+    its tools are missing. `postgres_cause` and `redis_cause` say why one is `down`. `worker` is `off` in a process that
+    leaves its turns to others. Without AUTH, `mcp` says why a server is away and what helps, and `mcp_stderr` what it
+    wrote last. `mcp_config` is there if mcp.json was changed and the change was refused.
     """
     postgres: Condition = "ok"
     cause = {}
@@ -80,13 +80,13 @@ async def _look_at_mcp(services: Services) -> Ready:
     dependencies=[Depends(may_read_metrics)],
     response_class=Response,
     responses={
-        200: {"description": "In Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {"description": "The metrics, as text", "content": {"text/plain": {"schema": {"type": "string"}}}},
         **problems("forbidden"),
     },
 )
 async def metrics(services: ServicesDep) -> Response:
-    """Gives the metrics in Prometheus' text format. For the scope `ops`, or with METRICS_PUBLIC for all. A store
-    that is away costs only what it knows.
+    """Shows the metrics in Prometheus' text format. If PostgreSQL or Redis is away, only the metrics that it knows are
+    missing. Needs the scope `ops`, unless METRICS_PUBLIC is set.
     """
     (backlog, outbox), jobs, failed = await asyncio.gather(
         _of_postgres(services), services.turns.queue.waiting(), services.tools.failed_for_all()
@@ -109,11 +109,11 @@ async def examine(
     services: ServicesDep,
     operator: Ops,
     *,
-    session_id: Annotated[str | None, Query(max_length=200, description="A session of any user.")] = None,
+    session_id: Annotated[str | None, Query(max_length=200, description="A session to examine, of any user.")] = None,
 ) -> dict[str, Any]:
-    """Says what `segue doctor --json` says: `healthy`, the `problems` and what to do, and what was found of each part.
-    Asks the model a word, so it takes a second or more. For the scope `ops`; what was said in a session, as the goal
-    of its plan, is only for `ops:content`.
+    """Examines the service, or a session, as `segue doctor --json` does. Answers `healthy`, the `problems` and what to
+    do about them, and what was found in each part. Asks the model a word, so it takes a second or more. Needs the
+    scope `ops`; only `ops:content` shows what was said in a session, as the goal of its plan.
     """
     if session_id is not None and not is_id("ses", session_id):
         raise NotFound("session")

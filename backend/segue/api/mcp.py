@@ -32,8 +32,8 @@ logins_router = router_of("mcp", "/mcp")
 browser_router = APIRouter(include_in_schema=False)
 prompts_router = router_of("tools", "/mcp/prompts")
 
-ConfiguredServer = Annotated[str, Path(max_length=64, description="A server of mcp.json that is not switched off.")]
-LoginServer = Annotated[str, Path(max_length=64, description="A server of mcp.json with `oauth`.")]
+ConfiguredServer = Annotated[str, Path(max_length=64, description="The name of an enabled server of mcp.json.")]
+LoginServer = Annotated[str, Path(max_length=64, description="The name of a server of mcp.json with `oauth`.")]
 
 _MAX_CHARS = 8192  # of what a server sends a browser back with
 # It sends the address of its page again, which only the browser that has logged in knows.
@@ -42,25 +42,25 @@ _YES = '<form method="post"><button class="yes">Yes, log in</button></form>'
 
 @dataclass(frozen=True, slots=True)
 class McpServerList:
-    """The MCP servers of a process, all on one page, and what it made of mcp.json."""
+    """The MCP servers of a process, all on one page, and how it read mcp.json."""
 
-    items: Annotated[list[McpServerStatus], doc("In the order of mcp.json.")]
-    next_cursor: Annotated[None, doc("There is one page.")]
-    refused: Annotated[str | None, doc("Why mcp.json as it is now was refused; null if it is what runs.")]
-    ignored: Annotated[list[str], doc("Its keys that mean nothing here, each with the reason.")]
+    items: Annotated[list[McpServerStatus], doc("The servers, in the order of mcp.json.")]
+    next_cursor: Annotated[None, doc("Always null: there is only one page.")]
+    refused: Annotated[str | None, doc("Why the present mcp.json was refused; null if it is in use.")]
+    ignored: Annotated[list[str], doc("Keys of mcp.json that have no effect, each with the reason.")]
 
 
 @router.get("", responses=problems("forbidden"))
 async def list_mcp_servers(services: ServicesDep, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
-    """Lists the MCP servers as this process sees them: each process has its own connections. For the scope `ops`."""
+    """Lists the MCP servers as this process sees them: each process has its own connections. Needs the scope `ops`."""
     mcp = services.mcp
     return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.config.ignored))
 
 
 @router.post("/{mcp_server:path}/reconnect", status_code=202, responses=problems("forbidden"))
 async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesDep, operator: Ops) -> McpServerStatus:
-    """Ends the connection of this process to a server once its calls have ended, and opens the next at once; new calls
-    wait for it. One at a time: a second request while that lasts changes nothing. For the scope `ops`.
+    """Reconnects this process to an MCP server. New calls wait for the new connection, which opens at once; the old one
+    closes once its calls have ended. A second request meanwhile changes nothing. Needs the scope `ops`.
     """
     await _status(services, mcp_server)
     await services.database.transact(record_act, operator, "reconnect_mcp_server", details={"server": mcp_server})
@@ -82,7 +82,7 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 
 @logins_router.get("/logins")
 async def list_mcp_logins(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpLogin]:
-    """Lists the MCP servers at which the caller can log in, and how they stand there."""
+    """Lists the MCP servers at which the caller can log in, and the state of each login."""
     logins, servers = services.mcp.logins, services.mcp.login_servers(caller, origin.groups)
     listed = await logins.of(caller) if logins else []
     return Page([each for each in listed if each.server in servers or each.state == "logged_in"], None)
@@ -92,14 +92,14 @@ async def list_mcp_logins(services: ServicesDep, caller: Caller, origin: OriginD
 async def begin_mcp_login(
     mcp_server: LoginServer, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> BegunLogin:
-    """Begins a login of the caller's at an MCP server. One that there is stays until the new one is finished."""
+    """Begins a login of the caller at an MCP server. An earlier login stays until the new one is finished."""
     existing("mcp_server", mcp_server in services.mcp.login_servers(caller, origin.groups) or None)
     return await _logins(services).begin(caller, mcp_server)
 
 
 @logins_router.delete("/servers/{mcp_server:path}/login", status_code=204)
 async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> None:
-    """Ends the caller's login, also at the authorization server if that can be told. Nothing happens without one."""
+    """Ends the caller's login at an MCP server, if there is one. Also at its authorization server, if possible."""
     await _logins(services).end(caller, mcp_server)
 
 
@@ -147,15 +147,15 @@ def _page(title: str, text: str, code: int, *parts: str) -> HTMLResponse:
 
 
 class WantedPrompt(Body):
-    """Which prompt of a server, and what it is filled with."""
+    """A prompt to fill, and its arguments."""
 
-    name: Annotated[str, Field(max_length=200, description="One of the list.")]
-    arguments: Annotated[dict[str, str], Field(default_factory=dict, max_length=20, description="By name.")]
+    name: Annotated[str, Field(max_length=200, description="The name of a prompt of the server.")]
+    arguments: Annotated[dict[str, str], Field(default_factory=dict, max_length=20, description="Arguments by name.")]
 
 
 @prompts_router.get("")
 async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpPrompt]:
-    """Lists the prompts that the MCP servers offer, as they are worded there. A server that is away offers none."""
+    """Lists the prompts that the MCP servers offer, in their own words. A server that is away offers none."""
     return Page(await services.mcp.prompts(caller, origin.groups), None)
 
 
@@ -163,5 +163,5 @@ async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep,
 async def fill_prompt(
     mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> FilledPrompt:
-    """Fills a prompt with its arguments. Nothing is sent to a session: the user says what they like of it."""
+    """Fills a prompt with its arguments. Sends nothing to a session: the user chooses what to say."""
     return await services.mcp.fill_prompt(caller, origin.groups, mcp_server, body.name, body.arguments)

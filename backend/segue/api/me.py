@@ -16,7 +16,6 @@ from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, Pag
 from segue.db.user_data import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
-from segue.domain.identity import MAX_USER_CHARS
 from segue.domain.ids import is_id
 from segue.domain.session import Memory, NewFact, UnreadableMemory
 from segue.memory import fact_store
@@ -32,9 +31,9 @@ MAX_DAYS = 366
 LINES = "text/plain"  # generators of clients know nothing of application/x-ndjson
 AS_LINES: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {LINES: {"schema": {"type": "string"}}}}}
 
-ConfirmedUser = Annotated[str, Query(max_length=500, description="The user again: of `/me`, as `GET /me` tells it.")]
+ConfirmedUser = Annotated[str, Query(max_length=500, description="The name of the user to erase, to confirm it.")]
 _SesId = Annotated[str, AfterValidator(lambda each: each if is_id("ses", each) else "")]  # which no session has
-OfSession = Annotated[_SesId, Query(max_length=200, description="Of this session, also if it has been deleted.")]
+OfSession = Annotated[_SesId, Query(max_length=200, description="The id of the session, which may be deleted.")]
 Day = Annotated[date, Field(ge=date(2000, 1, 1))]
 _MEMORY_POSITION = schemas.row_position("mem")
 
@@ -43,30 +42,30 @@ _MEMORY_POSITION = schemas.row_position("mem")
 class Me:
     """The caller."""
 
-    user: Annotated[str, doc("The id that rows of the caller's belong to.")]
-    scopes: Annotated[list[str], doc("As the token has them, also words that mean nothing to Segue.")]
-    groups: Annotated[list[str], doc("As the token or the key has them.")]
-    roles: Annotated[list[str], doc("As the key has them, or JWT_ROLES gives them to the groups of a token.")]
+    user: Annotated[str, doc("The caller's id, to which all their data belongs.")]
+    scopes: Annotated[list[str], doc("The scopes of the key or token, also ones that Segue does not know.")]
+    groups: Annotated[list[str], doc("The groups of the key or token.")]
+    roles: Annotated[list[str], doc("The roles of the key, or those that JWT_ROLES gives to the groups of a token.")]
 
 
 @router.get("")
 async def get_me(identity: IdentityDep) -> Me:
-    """Shows who the caller is."""
+    """Shows who the caller is, with their scopes, groups and roles."""
     return Me(identity.user, sorted(identity.scopes), sorted(identity.groups), sorted(identity.roles))
 
 
 @router.get("/export", response_class=StreamingResponse, responses=AS_LINES)
 async def export_me(services: ServicesDep, caller: Caller) -> StreamingResponse:
-    """Exports every row that is stored of the caller, as `segue export` does: `{"table": …, "row": …}` a line. Without
-    the hashes of secrets.
+    """Exports all that is stored about the caller, as `segue export` does. A line is `{"table": …, "row": …}`; hashes
+    of secrets are left out.
     """
     return export_of(services, caller)
 
 
 @router.delete("", responses=problems("not_confirmed"))
 async def erase_me(services: ServicesDep, caller: Caller, confirm: ConfirmedUser) -> ErasedRows:
-    """Removes all that is stored of the caller, API keys too, as `segue erase` does, and revokes logins at MCP servers.
-    It cannot be undone. One that was cut off goes on when it is repeated.
+    """Erases all that is stored about the caller, API keys too, as `segue erase` does. Also ends the caller's logins at
+    MCP servers. It cannot be undone. If the request is cut off, repeat it to finish.
     """
     check_confirmed(caller, confirm)
     return await erase_all(services, caller)
@@ -98,12 +97,12 @@ async def erase_all(services: Services, owner: str) -> ErasedRows:
 async def list_memories(
     services: ServicesDep,
     caller: Caller,
-    query: Annotated[str | None, Query(max_length=500, description="What they are to be about.")] = None,
+    query: Annotated[str | None, Query(max_length=500, description="Words that say what the facts are about.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-    session_id: Annotated[_SesId | None, Query(max_length=200, description="Only those that were told in it.")] = None,
+    session_id: Annotated[_SesId | None, Query(max_length=200, description="Only facts told in this session.")] = None,
 ) -> Page[Memory | UnreadableMemory]:
-    """Lists the caller's facts. Newest first; with a query those it finds, best first, on one page."""
+    """Lists the facts known about the caller. Newest first; with `query` the best matches first, on one page."""
     if query:
         if session_id is not None:
             raise app_error("query_in_session")
@@ -117,7 +116,7 @@ async def list_memories(
 
 @memories_router.post("", status_code=201)
 async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
-    """Notes a fact. One that is known already is given as it is."""
+    """Adds a fact about the caller. A fact that is known already is returned as it is."""
     new, now = NewFact(body.content, body.kind), services.clock()
     fact = await services.database.write(fact_store.add_fact, caller, new, now=now)
     services.long_term.noted(caller, fact)
@@ -126,7 +125,7 @@ async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> 
 
 @memories_router.delete("", status_code=204)
 async def delete_memories(session_id: OfSession, services: ServicesDep, caller: Caller) -> None:
-    """Deletes the facts that were told in a session. Also notes nothing more of what has been said in it so far."""
+    """Deletes the facts that were told in a session. No more are noted of what was said in it so far."""
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
         await fact_store.delete_facts_of_session(connection, caller, session_id)
@@ -136,33 +135,33 @@ async def delete_memories(session_id: OfSession, services: ServicesDep, caller: 
 async def change_memory(
     memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
 ) -> Memory | UnreadableMemory:
-    """Changes a fact."""
+    """Changes a fact about the caller."""
     return await services.database.write(fact_store.change_fact, caller, memory_id, **body.model_dump())
 
 
 @memories_router.delete("/{memory_id}", status_code=204)
 async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
-    """Deletes a fact."""
+    """Deletes a fact about the caller."""
     async with services.database.transaction() as connection:
         if (told_in := await fact_store.delete_fact(connection, caller, memory_id)) is not None:
             await cancel_extraction(connection, caller, told_in)
 
 
 class UsageQuery(PageQuery):
-    """What to add up, and by what."""
+    """The usage to add up, and how to group it."""
 
     from_: Annotated[Day | None, Field(alias="from"), doc("The first UTC day, 29 days before `to` by default.")] = None
     to: Annotated[Day | None, doc("The last UTC day, today by default.")] = None
-    group: Annotated[Group, doc("What to add up by. `user` and `group` are for ops.")] = "day"
-    user: Annotated[str | None, Field(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$"), doc("For ops.")] = None
-    everyone: Annotated[bool, Field(strict=False), doc("Of all users together. For ops.")] = False
+    group: Annotated[Group, doc("What to group by. `user` and `group` need the scope `ops`.")] = "day"
+    user: Annotated[schemas.NameFilter, doc("The user whose usage to add up. Needs the scope `ops`.")] = None
+    everyone: Annotated[bool, Field(strict=False), doc("Adds up all users together. Needs the scope `ops`.")] = False
 
 
 @usage_router.get("/usage", responses=problems("forbidden"))
 async def get_usage(
     services: ServicesDep, identity: IdentityDep, query: Annotated[UsageQuery, Query()]
 ) -> Page[UsageTotal]:
-    """Adds up what turns, summaries and facts took. The caller's; with the scope `ops` also another user's, or all."""
+    """Adds up the usage of turns, summaries and facts. Of the caller; with the scope `ops` also of others, or all."""
     of_all = query.everyone or query.group in ("user", "group")
     if query.user is not None or of_all:
         require_ops(identity)

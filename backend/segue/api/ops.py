@@ -34,74 +34,74 @@ ACTS_AT_ONCE = 200
 
 router = router_of("ops", "/ops")
 
-AnySessionId = Annotated[SessionId, Path(description="A session of any user.")]
-AnyTurnId = Annotated[TurnId, Path(description="A turn of any user.")]
-ByAction = Annotated[AuditedAction | None, Query(description="Only these acts.")]
-ByActor = Annotated[operator_turns.Named, Query(description="Only those of this operator.")]
-OneEvent = Annotated[operator_turns.Named, Query(description="Only this event.")]
+AnySessionId = Annotated[SessionId, Path(description="The id of a session, of any user.")]
+AnyTurnId = Annotated[TurnId, Path(description="The id of a turn, of any user.")]
+ByAction = Annotated[AuditedAction | None, Query(description="Lists only acts of this kind.")]
+ByActor = Annotated[operator_turns.Named, Query(description="Lists only acts of this operator.")]
+OneEvent = Annotated[operator_turns.Named, Query(description="The id of the event to send again; all if left out.")]
 _POSITION, _PLAN_POSITION = id_position("turn"), id_position("plan")
 _ACT: TypeAdapter[Act] = TypeAdapter(Act)
 
 
 @dataclass(frozen=True, slots=True)
 class OpsStep:
-    """A step of a plan, without its words."""
+    """A step of a plan, without its texts."""
 
-    id: Annotated[int, doc("From 1.")]
-    status: Annotated[StepStatus, doc("How it stands.")]
-    tool: Annotated[str | None, doc("What it calls.")]
+    id: Annotated[int, doc("The number of the step in its plan, from 1.")]
+    status: Annotated[StepStatus, doc("The status of the step.")]
+    tool: Annotated[str | None, doc("The tool that the step calls; null if it calls none.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsPlan:
-    """The open plan, without its words."""
+    """The open plan of a session, without its texts."""
 
-    id: Annotated[str, doc("Begins with `plan_`.")]
-    version: Annotated[int, doc("Grows with every change.")]
-    status: Annotated[PlanStatus, doc("`waiting` waits for the user's yes.")]
-    expires_at: Annotated[datetime, doc("Until when it waits.")]
-    steps: Annotated[tuple[OpsStep, ...], doc("In their order.")]
+    id: Annotated[str, doc("The plan's id; begins with `plan_`.")]
+    version: Annotated[int, doc("The version of the plan, which grows with every change.")]
+    status: Annotated[PlanStatus, doc("The status of the plan; `waiting` waits for a yes.")]
+    expires_at: Annotated[datetime, doc("When the plan expires (UTC).")]
+    steps: Annotated[tuple[OpsStep, ...], doc("The steps, in order.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsContent:
-    """What was said: for the scope `ops:content`."""
+    """What was said in a session, for callers with the scope `ops:content`."""
 
-    title: Annotated[str | None, doc("The session's.")]
-    metadata: Annotated[dict[str, Any], doc("What the client keeps with it.")]
-    plan: Annotated[Plan | UnreadablePlan | None, doc("The open plan, whole.")]
-    messages: Annotated[list[Message | UnreadableMessage], doc("The newest ones, newest first.")]
+    title: Annotated[str | None, doc("The title of the session; null if it has none.")]
+    metadata: Annotated[dict[str, Any], doc("The client's own data of the session.")]
+    plan: Annotated[Plan | UnreadablePlan | None, doc("The open plan with its texts; null if none is open.")]
+    messages: Annotated[list[Message | UnreadableMessage], doc("The newest messages, at most 50, newest first.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsSession:
-    """A session of any user."""
+    """A session of any user, as operators see it."""
 
-    id: Annotated[str, doc("Begins with `ses_`.")]
-    owner: Annotated[str, doc("Whose it is.")]
-    agent: Annotated[str, doc("Who answers.")]
-    created_at: Annotated[datetime, doc("When it was made.")]
-    updated_at: Annotated[datetime, doc("When something last happened in it.")]
-    message_count: Annotated[int, doc("How many messages its history has.")]
-    open_turns: Annotated[list[operator_turns.OpsTurn], doc("Those that run or wait.")]
-    failed_turns: Annotated[list[operator_turns.OpsTurn], doc("The newest that failed, five at most.")]
-    plan: Annotated[OpsPlan | None, doc("The open plan.")]
-    tools: Annotated[dict[str, ToolState], doc("Those that cannot be called now, by name.")]
-    content: Annotated[OpsContent | None, doc("Null for callers without the scope `ops:content`.")]
+    id: Annotated[str, doc("The session's id; begins with `ses_`.")]
+    owner: Annotated[str, doc("The user who owns the session.")]
+    agent: Annotated[str, doc("The id of the agent that answers in the session.")]
+    created_at: Annotated[datetime, doc("When the session was created (UTC).")]
+    updated_at: Annotated[datetime, doc("When something last happened in the session (UTC).")]
+    message_count: Annotated[int, doc("The number of messages in its history.")]
+    open_turns: Annotated[list[operator_turns.OpsTurn], doc("The turns that run or wait, at most 50.")]
+    failed_turns: Annotated[list[operator_turns.OpsTurn], doc("The newest turns that failed, at most five.")]
+    plan: Annotated[OpsPlan | None, doc("The open plan; null if none is open.")]
+    tools: Annotated[dict[str, ToolState], doc("The tools that cannot be called now, by name.")]
+    content: Annotated[OpsContent | None, doc("What was said; null for callers without the scope `ops:content`.")]
 
 
 class TurnQuery(PageQuery, operator_turns.TurnFilter):
-    """A page of turns."""
+    """Which turns to list."""
 
-    include: Annotated[Literal["words"] | None, doc("`words`: also `said`, for `ops:content`.")] = None
+    include: Annotated[Literal["words"] | None, doc("`words` also shows `said`; needs `ops:content`.")] = None
 
 
 @router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
 async def list_any_turns(
     services: ServicesDep, operator: Ops, query: Annotated[TurnQuery, Query()]
 ) -> Page[operator_turns.OpsTurn]:
-    """Lists the turns of all users, with what each does, took and cost. Newest first. For the scope `ops`; with
-    `ops:content` also how their messages begin, which is audited.
+    """Lists the turns of all users, with what each does, took and cost. Newest first. Needs the scope `ops`; with
+    `include=words` and `ops:content` it also shows how their messages begin, which is audited.
     """
     before = query.paging.after(_POSITION)
     words = query.include == "words" and "ops:content" in operator.scopes
@@ -121,7 +121,7 @@ async def list_any_turns(
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
 async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> operator_turns.OpsTurn:
-    """Cancels a turn of any user. Answers once it has ended; one that had ended before stays as it is. For the scope
+    """Cancels a turn of any user. Answers once it has ended; an ended turn stays as it is. Needs the scope
     `ops`.
     """
     turn = await _turn(services, turn_id)
@@ -132,15 +132,15 @@ async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: O
 
 @router.get("/turns/{turn_id}/timeline", responses=problems("forbidden"))
 async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> operator_turns.TurnTimeline:
-    """Shows what a turn of any user did when: its attempts, nodes, calls of models and tools, and what it waited for.
-    Without what was said and without arguments. For the scope `ops`.
+    """Shows the timeline of a turn of any user. Has the turn's attempts, nodes, calls of models and tools, and waits,
+    without what was said and without arguments. Needs the scope `ops`.
     """
     return await services.read(operator_turns.timeline_of, services.cache, turn_id)
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
 async def get_any_session(session_id: AnySessionId, services: ServicesDep, operator: Ops) -> OpsSession:
-    """Shows how a session of any user stands. For the scope `ops`; with `ops:content` also what was said."""
+    """Shows the state of a session of any user. Needs the scope `ops`; `ops:content` also shows what was said."""
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
         session = await get_session(connection, owner, session_id)
@@ -169,7 +169,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
 
 @router.get("/approvals", responses=problems("forbidden"))
 async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
-    """Lists what waits for a yes of any user, without words and arguments. Newest first. For the scope `ops`."""
+    """Lists all users' plans that wait for a yes. Newest first, without texts and arguments. Needs the scope `ops`."""
     found = await services.read(list_all_approvals, now=services.clock(), **paging.behind(_PLAN_POSITION))
     return paging.page(found, lambda each: each.plan_id)
 
@@ -178,7 +178,7 @@ async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -
 async def list_audit(
     services: ServicesDep, _: Ops, paging: PagingDep, action: ByAction = None, actor: ByActor = None
 ) -> Page[Act]:
-    """Lists what operators did. Newest first. For the scope `ops`."""
+    """Lists the audit: what operators did. Newest first. Needs the scope `ops`."""
     found = await services.read(list_acts, action=action, actor=actor, **paging.behind(BY_SEQ))
     return paging.page(found, lambda act: act.seq)
 
@@ -187,7 +187,7 @@ async def list_audit(
 async def export_audit(
     services: ServicesDep, _: Ops, action: ByAction = None, actor: ByActor = None
 ) -> StreamingResponse:
-    """Exports what operators did, as JSON, an act of `GET /ops/audit` a line. Newest first. For the scope `ops`."""
+    """Exports the audit, one act of `GET /ops/audit` as JSON on each line. Newest first. Needs the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))
 
 
@@ -204,27 +204,27 @@ async def _lines_of_acts(database: Database, action: AuditedAction | None, actor
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What was made due."""
+    """How many events of the webhook are sent again."""
 
-    events: Annotated[int, doc("How many events are sent again now and not later.")]
+    events: Annotated[int, doc("The number of events that are sent again now.")]
 
 
 @router.get("/webhooks", responses=problems("forbidden"))
 async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
-    """Shows what waits to be sent to WEBHOOK_URL, and why. For the scope `ops`."""
+    """Shows how many events wait to be sent to WEBHOOK_URL, and why. Needs the scope `ops`."""
     return await services.read(read_outbox)
 
 
 @router.get("/webhooks/events", responses=problems("forbidden"))
 async def list_webhook_events(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[WaitingEvent]:
-    """Lists the events that wait to be sent to WEBHOOK_URL, oldest first. For the scope `ops`."""
+    """Lists the events that wait to be sent to WEBHOOK_URL. Oldest first. Needs the scope `ops`."""
     found = await services.read(list_events, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
     return paging.page(found, lambda event: event.seq)
 
 
 @router.post("/webhooks/retry", responses=problems("forbidden"))
 async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEvent = None) -> Retried:
-    """Sends what has failed again now, not after its back-off: for a receiver that works again. For the scope `ops`."""
+    """Sends failed events to the webhook again now, without waiting for their back-off. Needs the scope `ops`."""
     async with services.database.transaction() as connection:
         await record_act(connection, operator, "retry_webhooks", details={"event_id": event_id})
         return Retried(await retry_events(connection, event_id))
@@ -237,20 +237,20 @@ async def _turn(services: Services, turn_id: str) -> operator_turns.OpsTurn:
 
 @dataclass(frozen=True, slots=True)
 class OpenWork(TurnsOverview):
-    """What there is to do at this moment, in all processes together."""
+    """The work that is open at this moment, in all processes together."""
 
-    approvals_waiting: Annotated[int, doc("Plans that wait for their user's yes.")]
-    instances: Annotated[int | None, doc("Processes that take turns; null if Redis does not say.")]
+    approvals_waiting: Annotated[int, doc("The number of plans that wait for a yes.")]
+    instances: Annotated[int | None, doc("The number of processes that run turns; null if Redis is away.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """How the service does."""
+    """The state of the service, and its figures over time."""
 
-    window: Annotated[Period, doc("What the figures are of.")]
-    at: Annotated[datetime, doc("When it was asked.")]
-    now: Annotated[OpenWork, doc("What there is to do.")]
-    figures: Annotated[WindowFigures, doc("What was done, and how it went.")]
+    window: Annotated[Period, doc("The period of the figures.")]
+    at: Annotated[datetime, doc("When the figures were read (UTC).")]
+    now: Annotated[OpenWork, doc("The work that is open now.")]
+    figures: Annotated[WindowFigures, doc("The turns of the period: their number, latency, errors and costs.")]
 
 
 @router.get("/overview", responses=problems("forbidden"))
@@ -260,8 +260,8 @@ async def get_overview(
     *,
     window: Annotated[Period, Query(description="The last 60 minutes, or the last 96 quarters of an hour.")] = "hour",
 ) -> Overview:
-    """Shows how the service does: turns, latency, errors, tokens and costs over time, and what there is to do now. Each
-    turn counts when its message was accepted. For the scope `ops`.
+    """Shows turns, latency, errors, tokens and costs over time, and the work that is open now. A turn counts when its
+    message was accepted. Needs the scope `ops`.
     """
     at = services.clock()
     figures = await services.figures.read(window, now=at)

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 
-from segue.api.problems import OPENAI_PATHS, PROBLEM_TYPE, OpenAIError, OpenAIErrorBody, Problem, codes_of, table
+from segue.api import problems
 
 FOLDER = Path(__file__).with_name("pages")
 NOT_BUILT = """There is no page here: it was not built when Segue was installed. The service runs.
@@ -96,9 +96,10 @@ def _finished(document: dict[str, Any]) -> dict[str, Any]:
         for method, operation in item.items():
             _describe(path, method, operation)
     schemas = document["components"]["schemas"]
-    schemas["Problem"] = Problem.model_json_schema()
-    schemas["OpenAIErrorBody"] = OpenAIErrorBody.model_json_schema()
-    schemas["OpenAIError"] = OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
+    schemas["Problem"] = problems.Problem.model_json_schema()
+    schemas["Problem"]["description"] += f"\n\n{problems.table(sorted(problems.OF_STORAGE))}"
+    schemas["OpenAIErrorBody"] = problems.OpenAIErrorBody.model_json_schema()
+    schemas["OpenAIError"] = problems.OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
     del schemas["OpenAIError"]["$defs"]
     pages: dict[str, str] = {}
     for name in filter(lambda each: each.startswith(_PAGES), schemas):
@@ -117,12 +118,13 @@ def _describe(path: str, method: str, operation: dict[str, Any]) -> None:
     if (sentence := _SENTENCE.fullmatch(operation.pop("description", ""))) is not None:
         operation["summary"] = " ".join(sentence[1].split())
         operation |= {"description": sentence[2]} if sentence[2] else {}
-    codes = codes_of(method, operation)
-    kind, media_type, schema = "A problem (RFC 9457).", PROBLEM_TYPE, "Problem"
-    if path.startswith(OPENAI_PATHS):
-        kind, media_type, schema = "An error as OpenAI describes it.", "application/json", "OpenAIError"
+    codes = problems.codes_of(method, operation)
+    shown = dict.fromkeys(problems.ANY_OF_STORAGE if code in problems.OF_STORAGE else code for code in codes)
+    kind, media_type, schema = "An error, as a problem (RFC 9457).", problems.PROBLEM_TYPE, "Problem"
+    if path.startswith(problems.OPENAI_PATHS):
+        kind, media_type, schema = "An error, as OpenAI describes it.", "application/json", "OpenAIError"
     operation["responses"]["default"] = {
-        "description": f"{kind}\n\n{table(codes)}",
+        "description": f"{kind}\n\n{problems.table(shown)}",
         "content": {media_type: {"schema": {"$ref": f"{_SCHEMAS}{schema}"}}},
         "x-problem-codes": codes,
     }

@@ -34,7 +34,7 @@ _POSITION, _MANDATE_POSITION = schemas.id_position("plan"), schemas.row_position
 
 @router.get("/plan", responses=problems("no_open_plan"))
 async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan | UnreadablePlan:
-    """Shows the plan that is open."""
+    """Shows the open plan of a session."""
     session = await services.read(get_session, caller, session_id)
     if session.pending_plan is None:
         raise app_error("no_open_plan")
@@ -45,7 +45,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 async def list_plans(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
 ) -> Page[Plan | UnreadablePlan]:
-    """Lists all plans of a session. Newest first."""
+    """Lists all plans of a session, open or ended. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, store.list_plans, *of, **paging.behind(_POSITION))
     return paging.page(found, lambda plan: plan.id)
@@ -53,8 +53,8 @@ async def list_plans(
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
 async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -> Response:
-    """Decides on the step that waits, as a button does. Answers as `chat` does, once the plan has gone on to its next
-    wait or its end.
+    """Approves, rejects or changes the step that waits, as a button does. Answers as `chat` does, once the plan waits
+    again or has ended.
     """
     services, button, stream = client.services, body.button, wants_events(client.http)
     key = once(client.idempotency_key, "decision", *fingerprint_of(button))
@@ -72,13 +72,13 @@ async def get_approvals(
     status: Annotated[
         ApprovalStatus,
         Query(
-            description="`waiting`: what the caller may decide now; `asked`: their own that waits for others; "
-            "`decided`: what they have decided on for others."
+            description="`waiting`: what the caller may decide now; `asked`: their own plans that wait for others; "
+            "`decided`: what they have decided for others."
         ),
     ] = "waiting",
 ) -> Page[Approval]:
-    """Lists what waits for the caller's yes: in all their sessions and, by the rules of agents, in those of others. The
-    newest plan first.
+    """Lists the plans that wait for the caller's decision. They are of all the caller's sessions and, by the approval
+    rules of agents, of other users. Newest first.
     """
     options = {"now": services.clock(), "status": status, **paging.behind(_POSITION)}
     return paging.page(await services.read(list_approvals, identity, **options), lambda each: each.plan_id)
@@ -90,8 +90,8 @@ async def get_approvals(
 async def decide_approval(
     plan_id: PlanId, body: ApprovalDecision, services: ServicesDep, identity: IdentityDep, origin: OriginDep
 ) -> Approval:
-    """Decides on what waits: the caller's own, or what a rule asks of a group of theirs. One decision counts, and a
-    later one is told whose. What it begins runs in the session of the user who asked. Shows what was decided.
+    """Decides on a plan that waits: the caller's own, or one that waits for a group of theirs. One decision counts:
+    a later one is a 409 with `decided_by`. The turn runs in the session of the user who asked.
     """
     by = Decider(identity, body.channel, origin.request_id, body.reason)
     button = Button(body.decision, body.version, body.args)
@@ -102,8 +102,8 @@ async def decide_approval(
 async def decide_several(
     body: Decisions, services: ServicesDep, caller: Caller, http: Request, origin: OriginDep
 ) -> Page[AcceptedTurn]:
-    """Decides on plans of several sessions. All are accepted, or none: then the problem's `session_id` says which could
-    not be. The turns are those of `items`, in their order.
+    """Decides on the plans of several sessions. All decisions are accepted, or none: then `session_id` of the problem
+    says which one could not be. The turns are in the order of `items`.
     """
     buttons = {each.session_id: each.button for each in body.items}
     if len(buttons) < len(body.items):
@@ -114,11 +114,11 @@ async def decide_several(
 
 
 class NewMandate(Terms):
-    """A standing approval to give."""
+    """A mandate to give: a standing approval for a tool, within bounds."""
 
-    session_id: Annotated[Name | None, doc("With the scope `session`: which one.")] = None
-    agent: Annotated[Name, doc("With the scope `agent`: one of `GET /agents`.")] = DEFAULT_AGENT
-    time_zone: Annotated[TimeZone | None, doc("In which its days begin; null for the setting TIME_ZONE.")] = None
+    session_id: Annotated[Name | None, doc("With the scope `session`: the id of the session.")] = None
+    agent: Annotated[Name, doc("With the scope `agent`: the id of the agent.")] = DEFAULT_AGENT
+    time_zone: Annotated[TimeZone | None, doc("The time zone of its days; null for the setting TIME_ZONE.")] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -129,7 +129,7 @@ class NewMandate(Terms):
 
 @mandates_router.get("")
 async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep, paging: PagingDep) -> Page[Mandate]:
-    """Lists the caller's standing approvals with what is used of them. Newest first."""
+    """Lists the caller's mandates, which are standing approvals, and their use. Newest first."""
     tools, now = services.tools.tools_for(caller, origin.groups), services.clock()
     found = await services.read(mandates.list_mandates, caller, **paging.behind(_MANDATE_POSITION))
     return paging.page_of_placed([(mandates.shown(row, tools, now=now), (row.seq, row.id)) for row in found])
@@ -137,7 +137,7 @@ async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep
 
 @mandates_router.post("", status_code=201, responses=problems("unknown_tool", "unknown_agent", "session_not_found"))
 async def give_mandate(body: NewMandate, services: ServicesDep, caller: Caller, origin: OriginDep) -> Mandate:
-    """Lets a tool, as it is defined now, run unasked within bounds. A call beyond them asks, as without."""
+    """Gives a mandate: lets a tool, as now defined, run unasked within bounds. A call beyond the bounds still asks."""
     now, tools = services.clock(), services.tools.tools_for(caller, origin.groups)
     tool = services.tools.specs(body.tool, owner=caller, groups=origin.groups)[body.tool]
     if body.scope == "agent":
@@ -154,7 +154,7 @@ async def give_mandate(body: NewMandate, services: ServicesDep, caller: Caller, 
 
 @mandates_router.delete("/{mandate_id}", status_code=204)
 async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: Caller) -> None:
-    """Takes a standing approval back. The next call of a turn that runs asks already."""
+    """Revokes a mandate. The next call asks again, even in a turn that is running."""
     if not await services.database.transact(mandates.revoke, caller, mandate_id):
         raise NotFound("mandate")
     services.events.tell(caller, mandate_changed(mandate_id))
@@ -162,7 +162,7 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 
 @grants_router.get("")
 async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
-    """Lists the tools that need not ask again in this session, because a decision said so. By name."""
+    """Lists the tools that a decision with `remember` lets run unasked in a session. Ordered by name."""
     listed = session_id, services.tools.tools()
     position = paging.behind(schemas.BY_NAME, "after")
     found = await services.read_in(caller, session_id, mandates.list_grants, *listed, **position)
@@ -172,12 +172,12 @@ async def list_grants(session_id: SessionId, services: ServicesDep, caller: Call
 @grants_router.delete("/{tool}", status_code=204, responses=problems("no_grant"))
 async def revoke_grant(
     session_id: SessionId,
-    tool: Annotated[str, Path(pattern="^[^\x00]*$", description="One of `GET …/grants`.")],
+    tool: Annotated[str, Path(pattern="^[^\x00]*$", description="The name of a tool that `GET …/grants` lists.")],
     services: ServicesDep,
     caller: Caller,
     origin: OriginDep,
 ) -> None:
-    """Lets a tool ask again. The next call of a turn that runs asks already."""
+    """Makes a tool ask again in a session. This holds from its next call on, even in a turn that is running."""
     async with services.database.transaction() as connection:
         await check_session(connection, caller, session_id)
         if await mandates.forget(connection, session_id, tool):

@@ -5,7 +5,7 @@ tests/api/test_openapi.py compares the codes with those that the package raises.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, cast
 
@@ -30,6 +30,8 @@ _DESCRIBED: Final = load_toml("problems.toml", package="segue.api")
 WHAT_TO_DO: Final[Mapping[str, Sequence[Any]]] = _DESCRIBED["what_to_do"]
 OF_EVERY_ROUTE: Final = {"host_not_allowed", "internal_error"}
 OF_STORAGE: Final = {code for code in WHAT_TO_DO if code.startswith("storage_")}
+ANY_OF_STORAGE: Final = "storage_…"  # nearly all routes have them: only the schema Problem lists each
+_ROWS: Final = {**WHAT_TO_DO, ANY_OF_STORAGE: _DESCRIBED["any_of_storage"]}
 OF_OTHER_PLACES: Final = {"cursor", "idempotency-key"}  # than the path
 MAY_STREAM: Final = {"application/json", "text/event-stream"}  # an answer, or the events that lead to it
 _TOGETHER: Final[Mapping[str, Sequence[str]]] = _DESCRIBED["together"]
@@ -78,22 +80,23 @@ def codes_of(method: str, operation: Mapping[str, Any]) -> list[str]:
     return [code for code in WHAT_TO_DO if code in codes]
 
 
-def table(codes: list[str]) -> str:
-    rows = (f"| {code} | {WHAT_TO_DO[code][0]} | {WHAT_TO_DO[code][1]} |" for code in codes)
+def table(codes: Iterable[str]) -> str:
+    """Returns what to do about each code, in Markdown. `ANY_OF_STORAGE` stands for all that begin so."""
+    rows = (f"| {code} | {_ROWS[code][0]} | {_ROWS[code][1]} |" for code in codes)
     return "\n".join(["| code | status | what to do |", "|---|---|---|", *rows])
 
 
 class OpenAIErrorBody(BaseModel):
-    """What went wrong, as OpenAI says it."""
+    """An error, as OpenAI describes it."""
 
-    message: Annotated[str, doc("What went wrong, and what to do.")]
-    type: Annotated[str, doc("What kind of error it is: `invalid_request_error`, `server_error`, …")]
-    code: Annotated[str, doc("For programs: does not change. `model_not_found` is our `unknown_agent`.")]
-    param: Annotated[str | None, doc("What in the request it is about.")] = None
+    message: Annotated[str, doc("What went wrong, and what to do about it.")]
+    type: Annotated[str, doc("The kind of error: `invalid_request_error`, `server_error`, …")]
+    code: Annotated[str, doc("A stable code for programs. `unknown_agent` is `model_not_found` here.")]
+    param: Annotated[str | None, doc("The part of the request that is wrong; null if none is.")] = None
 
 
 class OpenAIError(BaseModel):
-    """An error of the OpenAI-compatible routes."""
+    """The answer of an OpenAI-compatible route to a request that failed."""
 
     error: Annotated[OpenAIErrorBody, doc("The error.")]
 
@@ -120,15 +123,15 @@ def error_headers(error: AppError) -> dict[str, str]:
 
 
 class Problem(BaseModel):
-    """RFC 9457. Some codes add members of their own, as `turn_id` or `retry_after_s`."""
+    """An error (RFC 9457). Some codes add members of their own, such as `turn_id`, or `retry_after_s` in seconds."""
 
-    type: Annotated[str, doc("`urn:segue:problem:` and the code.")]
+    type: Annotated[str, doc("The type of the problem: `urn:segue:problem:` and its code.")]
     title: Annotated[str, doc("What went wrong, in a few words.")]
-    status: Annotated[int, doc("The HTTP status.")]
-    detail: Annotated[str, doc("What went wrong, and what to do.")]
-    code: Annotated[str, doc("For programs: does not change.")]
-    request_id: Annotated[str, doc("Finds the request in the log.")]
-    errors: Annotated[list[dict[str, Any]] | None, doc("What validation found: `loc`, `msg`, `type`.")] = None
+    status: Annotated[int, doc("The HTTP status of the answer.")]
+    detail: Annotated[str, doc("What went wrong, and what to do about it.")]
+    code: Annotated[str, doc("A stable code for programs to decide by.")]
+    request_id: Annotated[str, doc("The id of the request, which finds it in the log.")]
+    errors: Annotated[list[dict[str, Any]] | None, doc("Faults found by validation: `loc`, `msg`, `type`.")] = None
 
 
 PROBLEMS = problems()  # of a router: pages.py adds what its routes answer with

@@ -12,7 +12,7 @@ from structlog.contextvars import bind_contextvars
 from segue.api.chat import AcceptedTurn, check_length, events_url
 from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, TriggerId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, FilledText, Moment, Page, PagingDep, TimeZone, row_position
+from segue.api.schemas import Body, FilledText, Moment, Name, Page, PagingDep, TimeZone, row_position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
@@ -32,16 +32,16 @@ CANNOT_BE_MADE: Final = ("session_not_found", "unknown_agent", "too_many_unatten
 _POSITION, _TRIGGER_POSITION = row_position("sch"), row_position("trg")
 
 ScheduledMessage = Annotated[
-    FilledText, Field(max_length=LONGEST_MESSAGE), doc("What is said, in up to `MAX_MESSAGE_CHARS`.")
+    FilledText, Field(max_length=LONGEST_MESSAGE), doc("The message to send, of up to `MAX_MESSAGE_CHARS`.")
 ]
 
 
 class InSession(Body):
-    """Where a message is said: in a session, or in a new one each time."""
+    """Where a message is sent: to a session, or to a new one each time."""
 
-    session_id: Annotated[Annotated[str, Field(max_length=200)] | None, doc("A session of the caller's.")] = None
-    new_session: Annotated[bool, doc("In a new session each time; then without `session_id`.")] = False
-    agent: Annotated[str, Field(max_length=200), doc("Of new sessions: one of `GET /agents`.")] = DEFAULT_AGENT
+    session_id: Annotated[Name | None, doc("The id of one of the caller's sessions.")] = None
+    new_session: Annotated[bool, doc("True to begin a new session each time, in place of `session_id`.")] = False
+    agent: Annotated[Name, doc("The id of the agent of new sessions.")] = DEFAULT_AGENT
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -51,15 +51,15 @@ class InSession(Body):
 
 
 class When(Body):
-    """When a schedule is due."""
+    """When a schedule is due, by one of `at`, `cron` and `rrule`."""
 
-    at: Annotated[Moment | None, doc("Once, at this moment.")] = None
-    cron: Annotated[Annotated[str, Field(max_length=100)] | None, doc("As the five fields of cron.")] = None
+    at: Annotated[Moment | None, doc("The moment at which it is due, once.")] = None
+    cron: Annotated[Annotated[str, Field(max_length=100)] | None, doc("Cron's five fields, as `0 9 * * MON`.")] = None
     rrule: Annotated[
-        Annotated[str, Field(max_length=500)] | None, doc("As an RRULE of RFC 5545: hourly, daily, weekly and so on.")
+        Annotated[str, Field(max_length=500)] | None, doc("An RRULE of RFC 5545, such as `FREQ=WEEKLY;BYDAY=MO`.")
     ] = None
-    time_zone: Annotated[TimeZone | None, doc("An IANA name; null for that of the session or of TIME_ZONE.")] = None
-    until: Annotated[Moment | None, doc("Not after this moment.")] = None
+    time_zone: Annotated[TimeZone | None, doc("An IANA time zone; null for that of the session or TIME_ZONE.")] = None
+    until: Annotated[Moment | None, doc("The moment after which it is due no more; null for no end.")] = None
 
     needs_one: ClassVar = False
 
@@ -75,29 +75,29 @@ class When(Body):
 
 
 class NewSchedule(InSession, When):
-    """A message to say at set times: `at`, `cron` or `rrule`."""
+    """A message to send at set times, by one of `at`, `cron` and `rrule`."""
 
     message: ScheduledMessage
-    missed: Annotated[Missed, doc("What was due while nothing ran: once, late, or not at all.")] = "once"
-    overlap: Annotated[Overlap, doc("While its last turn is open. `parallel` goes with `new_session`.")] = "skip"
-    retries: Annotated[int, Field(ge=0, le=5), doc("How often a turn that failed for now is run again.")] = 2
+    missed: Annotated[Missed, doc("Whether what was due while nothing ran is run once, late, or skipped.")] = "once"
+    overlap: Annotated[Overlap, doc("What to do while its last turn is open. `parallel` needs `new_session`.")] = "skip"
+    retries: Annotated[int, Field(ge=0, le=5), doc("How many times a turn that failed for now is run again.")] = 2
     needs_one: ClassVar = True
 
 
 class ScheduleChanges(When):
-    """What is not given stays as it is."""
+    """Changes to a schedule. Fields that are left out keep their values."""
 
-    message: Annotated[ScheduledMessage | None, doc("What is said.")] = None
-    missed: Annotated[Missed | None, doc("What was due while nothing ran.")] = None
-    overlap: Annotated[Overlap | None, doc("While its last turn is open.")] = None
-    retries: Annotated[Annotated[int, Field(ge=0, le=5)] | None, doc("How often a failed turn is run again.")] = None
-    status: Annotated[Literal["active", "paused"] | None, doc("What is due while it is paused is not said.")] = None
+    message: Annotated[ScheduledMessage | None, doc("The new message.")] = None
+    missed: Annotated[Missed | None, doc("Whether what was due while nothing ran is run once or skipped.")] = None
+    overlap: Annotated[Overlap | None, doc("What to do while its last turn is open.")] = None
+    retries: Annotated[Annotated[int, Field(ge=0, le=5)] | None, doc("How many times a turn is run again.")] = None
+    status: Annotated[Literal["active", "paused"] | None, doc("Times due while it is `paused` are skipped.")] = None
 
 
 @router.post("", status_code=201, responses=problems(*CANNOT_BE_MADE, "schedule_not_found"))
 async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Caller, origin: OriginDep) -> Schedule:
-    """Makes a schedule. Each moment that it is due at becomes one turn, which runs while the user is away: what needs a
-    yes waits as a plan.
+    """Creates a schedule. Each due time becomes one turn, which runs while the user is away: a call that needs a yes
+    waits as a plan.
     """
     check_place(services, caller, body, body.message, origin)
     _check_overlap(body.overlap, new_session=body.new_session)
@@ -114,13 +114,13 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 
 @router.get("")
 async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
-    """Lists the caller's schedules, in all sessions. Newest first."""
+    """Lists the caller's schedules, of all sessions. Newest first."""
     return paging.page_of_placed(await services.read(schedules.list_schedules, caller, **paging.behind(_POSITION)))
 
 
 @router.get("/{schedule_id}")
 async def get_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> Schedule:
-    """Shows a schedule."""
+    """Shows one of the caller's schedules."""
     return await services.read(schedules.get_schedule, caller, schedule_id)
 
 
@@ -128,7 +128,7 @@ async def get_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: C
 async def change_schedule(
     schedule_id: ScheduleId, body: ScheduleChanges, services: ServicesDep, caller: Caller
 ) -> Schedule:
-    """Changes a schedule, pauses it or goes on with it."""
+    """Changes a schedule, pauses or resumes it."""
     changes = {name: each for name, each in body.model_dump(exclude_unset=True).items() if each is not None}
     if "until" in body.model_fields_set:
         changes["until"] = body.until
@@ -154,7 +154,7 @@ async def delete_schedule(schedule_id: ScheduleId, services: ServicesDep, caller
 
 @router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))
 async def run_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller, http: Request) -> AcceptedTurn:
-    """Says its message now. When it is due next stays as it is."""
+    """Runs a schedule now. It does not change when the schedule is due next."""
     begin = partial(schedules.begin_now, owner=caller, schedule_id=schedule_id, now=services.clock())
     turn = (await services.turns.begin(caller, "", begin)).turn
     return AcceptedTurn(turn.turn_id, "queued", events_url(http, turn))
@@ -196,23 +196,23 @@ async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[
 
 
 class NewTrigger(InSession):
-    """A message to say for each event. What the event brings goes with it, as data."""
+    """A trigger to create: a message to send for each event, with the event's body as data."""
 
     message: ScheduledMessage
 
 
 class TriggerChanges(Body):
-    """What is not given stays as it is."""
+    """Changes to a trigger. Fields that are left out keep their values."""
 
-    message: Annotated[ScheduledMessage | None, doc("What is said.")] = None
-    status: Annotated[Literal["active", "paused"] | None, doc("A paused one refuses its events.")] = None
+    message: Annotated[ScheduledMessage | None, doc("The new message.")] = None
+    status: Annotated[Literal["active", "paused"] | None, doc("A `paused` trigger refuses events.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class BegunTurn:
     """The turn that an event has begun."""
 
-    turn_id: Annotated[str, doc("Begins with `turn_`.")]
+    turn_id: Annotated[str, doc("The id of the turn; begins with `turn_`.")]
 
 
 @triggers_router.post(
@@ -221,7 +221,7 @@ class BegunTurn:
 async def create_trigger(
     body: NewTrigger, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> TriggerWithSecret:
-    """Makes a trigger: an address, and the secret that its events have to be signed with, shown this once."""
+    """Creates a trigger: an address for events, and the secret that signs them, which is shown this once."""
     check_place(services, caller, body, body.message, origin)
     given = body.model_dump(exclude={"new_session"}) | {"groups": list(origin.groups)}
     return await services.triggers.make(caller, given)
@@ -235,7 +235,7 @@ async def list_triggers(services: ServicesDep, caller: Caller, paging: PagingDep
 
 @triggers_router.patch("/{trigger_id}")
 async def change_trigger(trigger_id: TriggerId, body: TriggerChanges, services: ServicesDep, caller: Caller) -> Trigger:
-    """Changes a trigger, pauses it or goes on with it."""
+    """Changes a trigger, pauses or resumes it."""
     check_length(services, body.message or "")
     return await services.triggers.change(caller, trigger_id, body.model_dump(exclude_none=True))
 
@@ -248,7 +248,7 @@ async def delete_trigger(trigger_id: TriggerId, services: ServicesDep, caller: C
 
 @triggers_router.post("/{trigger_id}/roll", responses=problems("trigger_key_missing"))
 async def roll_trigger(trigger_id: TriggerId, services: ServicesDep, caller: Caller) -> TriggerWithSecret:
-    """Gives it another secret. The one before holds for a day."""
+    """Gives a trigger a new secret. The old secret works for one more day."""
     return await services.triggers.roll(caller, trigger_id)
 
 
@@ -260,7 +260,7 @@ async def roll_trigger(trigger_id: TriggerId, services: ServicesDep, caller: Cal
     ),
 )
 async def receive_event(trigger_id: TriggerId, services: ServicesDep, http: Request) -> BegunTurn:
-    """Takes an event, of 32 kB at most, signed as standardwebhooks.com says. Sent again, it is the same turn."""
+    """Receives an event of at most 32 kB, signed as standardwebhooks.com says. Sent again, it is the same turn."""
     body = await http.body()
     if len(body) > MAX_EVENT_BYTES:
         raise app_error("event_too_large", at_most=MAX_EVENT_BYTES)

@@ -39,8 +39,8 @@ def _bounded(metadata: Json) -> Json:
 Item = TypeVar("Item")
 CursorPosition = TypeVar("CursorPosition")
 FilledText = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
-Title = Annotated[str, Field(max_length=200)]
 Name = Annotated[str, Field(max_length=200)]
+NameFilter = Annotated[str | None, Field(max_length=200, pattern="^[^\x00]*$")]
 ChangeInWords = Annotated[FilledText, Field(max_length=MAX_CHANGE_CHARS)]
 Content = Annotated[FilledText, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
@@ -57,70 +57,70 @@ class Body(BaseModel):
 
 
 class NewSession(Body):
-    """A session to make."""
+    """A session to create."""
 
-    title: Annotated[Title | None, doc("Null for one made of the first words.")] = None
-    agent: Annotated[Name, doc("One of `GET /agents`.")] = DEFAULT_AGENT
-    language: Annotated[Language | None, doc("The tag of the language to answer in; null for the user's own.")] = None
-    time_zone: Annotated[TimeZone | None, doc("An IANA name; null for the setting TIME_ZONE.")] = None
-    metadata: Annotated[Metadata, doc("What the client keeps with it, at most 16 kB. The agent does not see it.")] = {}
+    title: Annotated[Name | None, doc("The title; null for one made of the first message.")] = None
+    agent: Annotated[Name, doc("The id of the agent that answers, from `GET /agents`.")] = DEFAULT_AGENT
+    language: Annotated[Language | None, doc("Tag of the answers' language, as `it`; null for the user's own.")] = None
+    time_zone: Annotated[TimeZone | None, doc("An IANA time zone; null for the setting TIME_ZONE.")] = None
+    metadata: Annotated[Metadata, doc("The client's own data, at most 16 kB as JSON. The agent does not see it.")] = {}
 
 
 class SessionChanges(NewSession):
-    """What is not given stays as it is."""
+    """Changes to a session. Fields that are left out keep their values."""
 
-    archived: Annotated[bool, doc("Leaves the list without deleting it.")] = False
-    pinned: Annotated[bool, doc("Marks it.")] = False
+    archived: Annotated[bool, doc("Whether the session is archived: listed only with `archived=true`.")] = False
+    pinned: Annotated[bool, doc("Whether the session is pinned, which is a mark for the client.")] = False
 
 
 class NewFork(Body):
-    """Where a session is to go on from, in another one."""
+    """The point of a session's history up to which a new session copies it."""
 
-    message_id: Annotated[Name, doc("The last message to copy.")]
+    message_id: Annotated[Name, doc("The id of the last message to copy.")]
 
 
 class Delivery(Body):
-    """How the answer is to come."""
+    """How the client wants the answer to be delivered."""
 
-    background: Annotated[bool, doc("Answer 202 at once, and do not wait.")] = False
-    stream: Annotated[bool, doc("Answer with the turn's events.")] = False
+    background: Annotated[bool, doc("Whether to answer 202 at once instead of waiting for the turn.")] = False
+    stream: Annotated[bool, doc("Whether to answer with the events of the turn as they happen (SSE).")] = False
 
 
 class Answerer(Delivery):
-    """Which model is to answer, and how the answer is to come."""
+    """Which model answers, and how the answer is delivered."""
 
-    model: Annotated[Name | None, doc("One of the agent's `models`; null for its `model`.")] = None
+    model: Annotated[Name | None, doc("The model that answers, from the agent's `models`; null for `model`.")] = None
 
 
 class EditedMessage(Answerer):
-    """What the user says instead."""
+    """What the user says in place of an earlier message."""
 
-    message: Annotated[FilledText, Field(max_length=LONGEST_MESSAGE), doc("In up to `MAX_MESSAGE_CHARS` characters.")]
+    message: Annotated[FilledText, Field(max_length=LONGEST_MESSAGE), doc("The message, of up to `MAX_MESSAGE_CHARS`.")]
     attachments: Annotated[list[Name], Field(max_length=MAX_ATTACHMENTS), doc("Ids of files of the session.")] = []
-    output_schema: Annotated[Json | None, doc("A JSON schema that the answer fits; it is in `output` then.")] = None
+    output_schema: Annotated[Json | None, doc("A JSON schema for the answer, which is then in `output`.")] = None
 
 
 class ChatBody(EditedMessage):
     """A message to the agent."""
 
-    force_web_search: Annotated[bool, doc("Search the web first, if the web can answer the message.")] = False
-    on_busy: Annotated[OnBusy, doc("If another turn is open: wait, be refused, cancel it, or be read by it.")] = (
-        "enqueue"
-    )
-    approves: Annotated[bool, doc("False: it is a program's, and a yes in it approves nothing that waits.")] = True
+    force_web_search: Annotated[bool, doc("Whether to search the web first, if it can answer the message.")] = False
+    on_busy: Annotated[
+        OnBusy, doc("If another turn is open: wait for it, answer 409, cancel it, or let it read this message.")
+    ] = "enqueue"
+    approves: Annotated[bool, doc("False for a message that a program wrote: a yes in it approves nothing.")] = True
 
 
 class PlanDecision(Body):
-    """What the user's button says."""
+    """The user's decision on the plan that waits, as a button sends it."""
 
-    decision: Annotated[Pressed, doc("What the user decides on the waiting step.")]
+    decision: Annotated[Pressed, doc("Whether the user approves, rejects or changes the waiting step.")]
     version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the user was shown.")
-    args: Annotated[Json | None, doc("With `confirm`: in the place of the step's.")] = None
-    message: Annotated[ChangeInWords | None, doc("With `amend`: what is to be otherwise.")] = None
+    args: Annotated[Json | None, doc("With `confirm`: arguments that replace those of the waiting step.")] = None
+    message: Annotated[ChangeInWords | None, doc("With `amend`: the change to the plan, in the user's words.")] = None
     remember: Annotated[
         RememberFor | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
     ] = None
-    answer: Annotated[Json | None, doc("With `confirm`, if the step `asks` by a form: what the user filled in.")] = None
+    answer: Annotated[Json | None, doc("With `confirm`, if the step `asks` by a form: the values for it.")] = None
 
     @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
@@ -137,29 +137,29 @@ class PlanDecision(Body):
 
 
 class OneDecision(PlanDecision):
-    """A decision in one of several sessions."""
+    """A decision on the plan that waits in one of several sessions."""
 
-    session_id: Annotated[Name, doc("The session whose plan waits.")]
+    session_id: Annotated[Name, doc("The id of the session whose plan waits.")]
 
 
 class Decisions(Body):
-    """All are accepted, or none."""
+    """Decisions in several sessions, of which all are accepted or none."""
 
-    items: Annotated[list[OneDecision], Field(min_length=1, max_length=50), doc("One for each session.")]
+    items: Annotated[list[OneDecision], Field(min_length=1, max_length=50), doc("The decisions, one for each session.")]
 
 
 class ApprovalDecision(Body):
-    """A decision on what waits for the caller."""
+    """The caller's decision on a plan that waits for them."""
 
-    decision: Annotated[Decision, doc("`confirm` or `reject`.")]
-    version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that they were shown.")
+    decision: Annotated[Decision, doc("Whether the caller approves or rejects the waiting step.")]
+    version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the caller was shown.")
     args: Annotated[
-        Json | None, doc("In place of the step's, with a `confirm` only: if it is their own, or the rule says so.")
+        Json | None, doc("With `confirm`: arguments to replace the step's, if the plan is theirs or a rule allows it.")
     ] = None
     reason: Annotated[
-        Annotated[str, Field(max_length=MAX_REASON_CHARS)] | None, doc("Why not. The user reads it, and the model.")
+        Annotated[str, Field(max_length=MAX_REASON_CHARS)] | None, doc("The reason, for the user and the model.")
     ] = None
-    channel: Annotated[Literal["button", "terminal"], doc("Where they decide, as the audit has it.")] = "button"
+    channel: Annotated[Literal["button", "terminal"], doc("Where the decision is made, for the audit.")] = "button"
 
     @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
@@ -169,16 +169,16 @@ class ApprovalDecision(Body):
 
 
 class StatusChange(Body):
-    """What a person sets of a tool."""
+    """The status of a tool, as a person sets it."""
 
-    status: Annotated[ManualStatus, doc("Stays until a person changes it.")]
-    reason: Annotated[Annotated[str, Field(max_length=500)] | None, doc("Why, to read.")] = None
+    status: Annotated[ManualStatus, doc("The new status. It stays until a person changes or resets it.")]
+    reason: Annotated[Annotated[str, Field(max_length=500)] | None, doc("The reason, in words for people.")] = None
 
 
 class FleetStatusChange(StatusChange):
-    """What an operator sets of a tool, for all sessions."""
+    """The status of a tool in all sessions, as an operator sets it."""
 
-    until: Annotated[Moment | None, doc("When it ends by itself; null for until it is lifted.")] = None
+    until: Annotated[Moment | None, doc("When the status ends by itself; null if it lasts until it is lifted.")] = None
 
     @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
@@ -188,18 +188,19 @@ class FleetStatusChange(StatusChange):
 
 
 class ToolReset(Body):
-    """Which tools to try again."""
+    """Which tools to make available again."""
 
-    tool_name: Annotated[Name | None, doc("Null for all tools.")] = None
+    tool_name: Annotated[Name | None, doc("The name of the tool to reset; null for all tools.")] = None
 
 
 class FleetReset(ToolReset):
-    """Which tools to try again, and where. Names a tool or a session, or says `all`."""
+    """Which tools to make available again, and where: for a tool, for a session, or with `all` for everything."""
 
-    all: Annotated[bool, doc("True for all tools in all sessions.")] = False
-    session_id: Annotated[Name | None, doc("Only this session, of any user.")] = None
+    all: Annotated[bool, doc("True to reset all tools in all sessions, without naming a tool or a session.")] = False
+    session_id: Annotated[Name | None, doc("The only session to reset, of any user; null for all.")] = None
     scope: Annotated[
-        Literal["fleet", "sessions", "all"], doc("What failed or was set for all, the sessions' own states, or both.")
+        Literal["fleet", "sessions", "all"],
+        doc("Whether to reset the state for all sessions, the sessions' own, or both."),
     ] = "all"
 
     @pydantic.model_validator(mode="after")
@@ -212,73 +213,75 @@ class FleetReset(ToolReset):
 
 
 class KeyToMake(Body):
-    """An API key to make."""
+    """An API key to create."""
 
-    user: Annotated[KnownUser, doc("Whose it is.")]
-    scopes: Annotated[list[Scope], Field(max_length=len(SCOPES)), doc("What else it may do.")] = []
-    name: Annotated[Annotated[FilledText, Field(max_length=200)] | None, doc("What it is for.")] = None
-    expires_at: Annotated[Moment | None, doc("When it ends; null for never.")] = None
+    user: Annotated[KnownUser, doc("The user whom the key belongs to.")]
+    scopes: Annotated[list[Scope], Field(max_length=len(SCOPES)), doc("The key's scopes; none for a plain user.")] = []
+    name: Annotated[Annotated[FilledText, Field(max_length=200)] | None, doc("What the key is for.")] = None
+    expires_at: Annotated[Moment | None, doc("When the key expires; null if it never does.")] = None
 
 
 class KeyRotation(Body):
-    """How an API key is replaced."""
+    """How an API key is replaced by a new one."""
 
-    overlap_s: Annotated[int, Field(ge=0, le=31_622_400), doc("How long the old one still works.")] = 86_400
+    overlap_s: Annotated[int, Field(ge=0, le=31_622_400), doc("How many seconds the old key still works.")] = 86_400
 
 
 class LimitsToSet(Body):
-    """What one user may use. 0 is no limit, null the setting. A day is one in UTC."""
+    """The limits of one user. 0 is no limit, null the limit in the settings. A day is one in UTC."""
 
-    requests_per_minute: Annotated[UserLimit | None, doc("Requests.")] = None
-    turns_per_minute: Annotated[UserLimit | None, doc("Turns.")] = None
-    concurrent_turns: Annotated[UserLimit | None, doc("Open turns.")] = None
-    tokens_per_day: Annotated[UserLimit | None, doc("Tokens of the models.")] = None
-    cost_per_day: Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, doc("What they cost, in dollars.")] = None
+    requests_per_minute: Annotated[UserLimit | None, doc("The most requests in a minute.")] = None
+    turns_per_minute: Annotated[UserLimit | None, doc("The most turns that may begin in a minute.")] = None
+    concurrent_turns: Annotated[UserLimit | None, doc("The most turns that may be open at once.")] = None
+    tokens_per_day: Annotated[UserLimit | None, doc("The most tokens of models in a day.")] = None
+    cost_per_day: Annotated[
+        Annotated[float, Field(ge=0, le=1e9)] | None, doc("The most that models may cost in a day, in US dollars.")
+    ] = None
 
 
 class MessageFeedback(Body):
-    """What the user thinks of an answer."""
+    """The user's rating of an answer."""
 
-    rating: Annotated[Rating | None, doc("Null takes back what was said.")]
-    comment: Annotated[Annotated[str, Field(max_length=2000)] | None, doc("What the user writes.")] = None
+    rating: Annotated[Rating | None, doc("The rating; null removes an earlier one.")]
+    comment: Annotated[Annotated[str, Field(max_length=2000)] | None, doc("A comment by the user.")] = None
 
 
 class MemoryChanges(Body):
-    """What is not given stays as it is."""
+    """Changes to a fact. Fields that are left out keep their values."""
 
     content: Annotated[Content | None, doc("The fact, in a sentence.")] = None
-    kind: Annotated[MemoryKind | None, doc("What it is about.")] = None
+    kind: Annotated[MemoryKind | None, doc("What kind of fact it is.")] = None
 
 
 class NewMemory(Body):
-    """A fact to note."""
+    """A fact to remember about the caller."""
 
     content: Annotated[Content, doc("The fact, in a sentence.")]
-    kind: Annotated[MemoryKind, doc("What it is about.")] = "fact"
+    kind: Annotated[MemoryKind, doc("What kind of fact it is.")] = "fact"
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
     """A page of a list."""
 
-    items: Annotated[list[Item], doc("Those of this page.")]
-    next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
+    items: Annotated[list[Item], doc("The items of this page.")]
+    next_cursor: Annotated[str | None, doc("The `cursor` of the next page; null on the last page.")]
 
 
 @dataclass(frozen=True, slots=True)
 class PageAround(Page[Item]):
     """A page of a list that may begin in the middle of it."""
 
-    previous_cursor: Annotated[str | None, doc("For `cursor=` with the other `order`; null on the first page.")]
+    previous_cursor: Annotated[str | None, doc("`cursor` of the page before, by the other `order`; null on the first.")]
 
 
 Seq = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 BY_SEQ = TypeAdapter(Seq)  # a position in a list that is ordered by it
 BY_NAME: TypeAdapter[str] = TypeAdapter(Annotated[str, Field(max_length=500, pattern="^[^\x00]*$")])
-Limit = Annotated[int, Query(ge=1, le=200, description="How many items to give at most.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="The most items that a page may have.")]
 # Of a list that is given whole: who reads all lists alike sends one.
 AnyLimit = Annotated[int, Query(alias="limit", ge=1, le=200, include_in_schema=False)]
-Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before, as it is.")]
+Cursor = Annotated[str | None, Query(max_length=500, description="The `next_cursor` of the page before, as it is.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +327,8 @@ class PageQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: Annotated[int, Field(ge=1, le=200), doc("How many items to give at most.")] = 50
-    cursor: Annotated[str | None, Field(max_length=500), doc("`next_cursor` of the page before, as it is.")] = None
+    limit: Annotated[int, Field(ge=1, le=200), doc("The most items that a page may have.")] = 50
+    cursor: Annotated[str | None, Field(max_length=500), doc("The `next_cursor` of the page before, as it is.")] = None
 
     @property
     def paging(self) -> Paging:

@@ -28,17 +28,17 @@ from segue.turns.queries import groups_of_last, with_metadata, with_turns
 from segue.turns.snapshot import working_memory
 
 _DIRECTIONS = dict.fromkeys([0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])  # copied along
-AllWords = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Words that are all in it.")]
-Order = Annotated[Literal["asc", "desc"], Query(description="By `seq`: oldest or newest first.")]
+AllWords = Annotated[schemas.NameFilter, Query(description="Words that are all in the title or in one message.")]
+Order = Annotated[Literal["asc", "desc"], Query(description="Whether the oldest or the newest messages come first.")]
 Before = Annotated[int, Query(ge=1, le=history.MAX_SEQ, description="Only messages whose `seq` is below this.")]
 Around = Annotated[
     Annotated[str, Field(pattern=f"{id_pattern('msg')}|{id_pattern('turn')}")] | None,
-    Query(description="A message or a turn that the page is to have in its middle; not with `cursor` or `before`."),
+    Query(description="The id of a message or turn in the middle of the page; not with `cursor` or `before`."),
 ]
-WithText = Annotated[Literal["text"] | None, Query(description="What each part says.")]
-Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or to be read.")]
-MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="Of a result that is to be in the recording.")]
-Rated = Annotated[domain.Rating | None, Query(description="Only those.")]
+WithText = Annotated[Literal["text"] | None, Query(description="`text`: also shows what each part says.")]
+Format = Annotated[Literal["json", "markdown"], Query(description="A recording for `segue replay`, or a text to read.")]
+MaxResultBytes = Annotated[int, Query(ge=0, le=1_000_000, description="The largest result to include, in bytes.")]
+Rated = Annotated[domain.Rating | None, Query(description="Lists only answers with this rating.")]
 
 _Moment = Annotated[AwareDatetime, Strict(), AfterValidator(lambda at: at.astimezone(UTC))]
 _SessionId = Annotated[str, Field(pattern=id_pattern("ses"))]
@@ -56,14 +56,14 @@ feedback_router = router_of("feedback")
 class SessionMemory:
     """What the agent remembers in a session."""
 
-    short_term: Annotated[ShortTermMemory | None, doc("What the last turn left behind.")]
-    ttl_s: Annotated[int, doc("How many seconds the short-term memory lasts if nothing is said.")]
-    long_term: Annotated[list[domain.Memory | domain.UnreadableMemory], doc("The caller's newest facts.")]
+    short_term: Annotated[ShortTermMemory | None, doc("What the latest turns left behind; null if no turn has ended.")]
+    ttl_s: Annotated[int, doc("How many seconds the short-term memory is still kept if nothing is said.")]
+    long_term: Annotated[list[domain.Memory | domain.UnreadableMemory], doc("The caller's newest facts, at most 50.")]
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
 async def create_session(client: ClientDep, body: schemas.NewSession = PLAIN) -> Session:
-    """Makes a session. Sent again with its Idempotency-Key it is the same session, whatever the body."""
+    """Creates a session. A request sent again with its Idempotency-Key gets the same session, whatever its body."""
     client.services.agents.check(body.agent, client.caller, client.origin.groups, status=422)
     return await make_session(client, body)
 
@@ -91,12 +91,12 @@ async def list_sessions(
     paging: schemas.PagingDep,
     *,
     query: AllWords = None,
-    archived: Annotated[bool, Query(description="Those that are, or those that are not.")] = False,
-    pinned: Annotated[bool | None, Query(description="Only those that are, or that are not.")] = None,
+    archived: Annotated[bool, Query(description="Only archived sessions, or only the others.")] = False,
+    pinned: Annotated[bool | None, Query(description="Only pinned sessions or only others; all if left out.")] = None,
 ) -> schemas.Page[Session | domain.FoundSession | UnreadableSession]:
-    """Lists the caller's sessions, the latest active first. Those not archived, or with `archived=true` those that are.
-    With a query those that have all its words in the title or in one message, which `snippet` shows. A search looks at
-    2,000 sessions and 10,000 messages a page: one with few items, or none, may still have a `next_cursor`.
+    """Lists the caller's sessions, the latest active first. Archived sessions come only with `archived=true`. With
+    `query` it lists the sessions that have all its words in the title or in one message, which `snippet` shows. A page
+    of a search looks at 2,000 sessions and 10,000 messages, so even a short or empty one may have a `next_cursor`.
     """
     which: dict[str, Any] = {"archived": archived, "pinned": pinned}
     if words := (query or "").translate(_DIRECTIONS).split():
@@ -110,7 +110,7 @@ async def list_sessions(
 
 @router.get("/{session_id}")
 async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
-    """Shows a session."""
+    """Shows one of the caller's sessions."""
     return await services.read(session_store.get_session, caller, session_id)
 
 
@@ -118,7 +118,7 @@ async def get_session(session_id: SessionId, services: ServicesDep, caller: Call
 async def update_session(
     session_id: SessionId, body: schemas.SessionChanges, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> Session | UnreadableSession:
-    """Changes a session. An agent that it gets answers from the next turn on."""
+    """Changes a session. A new agent answers from the next turn on."""
     changes = body.model_dump(include=body.model_fields_set)
     if "agent" in changes:
         services.agents.check(body.agent, caller, origin.groups, status=422)
@@ -132,7 +132,7 @@ async def update_session(
 
 @router.delete("/{session_id}", status_code=204)
 async def delete_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> None:
-    """Deletes a session with everything in it. A turn that runs is cancelled; facts stay."""
+    """Deletes a session with everything in it. Its running turn is cancelled; facts learned in it stay."""
     await services.turns.delete_session(caller, session_id)
 
 
@@ -145,12 +145,12 @@ async def list_messages(
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     around: Around = None,
-    include: Annotated[Literal["turn"] | None, Query(description="How each turn went, with its answer.")] = None,
-    branch: Annotated[BranchId | None, Query(description="One of `branches`, in the place of the history.")] = None,
+    include: Annotated[Literal["turn"] | None, Query(description="`turn`: adds how each turn went.")] = None,
+    branch: Annotated[BranchId | None, Query(description="The id of a branch to list instead of the history.")] = None,
 ) -> schemas.PageAround[Message | domain.MessageOfTurn | UnreadableMessage]:
-    """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; so does the
-    user's message of a turn that has none. With `branch` those of that branch, instead of the history. A page leads on
-    both ways: by `next_cursor` in its order, by `previous_cursor` in the other one.
+    """Lists the messages of a session. With `include=turn` the answer of each turn says how the turn went; if the turn
+    has no answer, the user's message does. With `branch` it lists the messages of that branch. `next_cursor` leads on
+    in the same `order`, `previous_cursor` back with the other one.
     """
     reached, newest_first = paging.after(schemas.BY_SEQ), order == "desc"
     if around is not None and (reached is not None or before != history.MAX_SEQ):
@@ -179,8 +179,8 @@ async def list_messages(
 async def get_prompt(
     session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, include: WithText = None
 ) -> domain.PromptReport:
-    """Shows what the next request to the model is made of. In its order and in tokens, with `include=text` also in its
-    words; of any session with the scope `ops`, its words with `ops:content` too.
+    """Shows what the next request to the model is made of. Lists its parts in order with their tokens, and with
+    `include=text` their words. The scope `ops` shows any user's session, but its words only with `ops:content`.
     """
     owner, groups = identity.user, {*identity.groups}
     if "ops" in identity.scopes:
@@ -194,7 +194,7 @@ async def get_prompt(
 
 @router.get("/{session_id}/memory")
 async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
-    """Shows what the agent remembers in a session."""
+    """Shows what the agent remembers in a session. That is its short-term memory and the caller's facts."""
     async with services.database.read_only() as connection:
         session = await session_store.get_session(connection, caller, session_id)
         known = await fact_store.list_facts(connection, caller, before=None, limit=50)
@@ -220,8 +220,8 @@ async def export_session(
     format: Format = "json",  # noqa: A002 (the name of the parameter)
     max_result_bytes: MaxResultBytes = 100_000,
 ) -> Response:
-    """Exports the turns that have ended, without secrets. A larger result is represented by its reference; Markdown has
-    references only.
+    """Exports the turns of a session that have ended, without secrets. A result over `max_result_bytes` is left out and
+    only described; in Markdown all results are.
     """
     conversation = await services.read(
         load_conversation, caller, session_id, max_result_bytes=max_result_bytes, now=services.clock()
@@ -238,7 +238,7 @@ async def export_session(
 async def rate_message(
     session_id: SessionId, message_id: MessageId, body: schemas.MessageFeedback, services: ServicesDep, caller: Caller
 ) -> Message | UnreadableMessage:
-    """Rates an answer. Replaces what was said of it before, which `rating: null` takes back; `metadata` has it."""
+    """Rates an answer. Replaces an earlier rating, and `rating: null` removes it; `metadata` of the message has it."""
     async with services.database.transaction() as connection:
         message = await history.get_message(connection, caller, session_id, message_id)
         if message.role != "assistant":
@@ -252,6 +252,6 @@ async def rate_message(
 async def get_feedback(
     services: ServicesDep, _: Ops, paging: schemas.PagingDep, rating: Rated = None
 ) -> schemas.Page[domain.Feedback]:
-    """Lists what all users said of answers. Newest first, without the messages. For the scope `ops`."""
+    """Lists the ratings of all users. Newest first, without the messages. Needs the scope `ops`."""
     found = await services.read(session_store.list_feedback, rating=rating, **paging.behind(schemas.BY_SEQ))
     return paging.page_of_placed(found)

@@ -53,26 +53,25 @@ _SESSION_AND_TOOL: TypeAdapter[tuple[str, str]] = TypeAdapter(
 
 _OF_SPEC = ("name", "title", "description", "effect", "effect_guessed", "source")
 
-StateFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this tool.")]
-CallFilter = Annotated[str | None, Query(max_length=200, pattern="^[^\x00]*$", description="Only those of this one.")]
-ToolName = Annotated[str, Path(description="One of `GET /tools`.")]
+StateFilter = Annotated[schemas.NameFilter, Query(description="Lists only the tool with this name.")]
+ToolName = Annotated[str, Path(description="The name of a tool that `GET /tools` lists.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDescription:
     """A tool, as the model sees it."""
 
-    name: Annotated[str, doc("The name that the model calls it by.")]
-    title: Annotated[str, doc("The same for people; empty if it has no other.")]
-    description: Annotated[str, doc("What the model is told of it.")]
-    schema: Annotated[Mapping[str, Any], doc("JSON Schema of its arguments.")]
-    effect: Annotated[domain.Effect, doc("What a call does to the world.")]
-    effect_guessed: Annotated[bool, doc("Whether nobody has said so: it was read from the name.")]
-    confirmation: Annotated[bool, doc("Whether a call waits for the user's yes.")]
-    always_asks: Annotated[bool, doc("Whether only the answer to the question about a call is that yes.")]
-    dependencies: Annotated[tuple[domain.DependencyGroup, ...], doc("What has to have succeeded in the session first.")]
-    source: Annotated[str, doc("`builtin`, `native` or `mcp:<server>`.")]
-    changed_at: Annotated[datetime | None, doc("Since when its server defines it like this; null if it always did.")]
+    name: Annotated[str, doc("The name by which the model calls the tool.")]
+    title: Annotated[str, doc("The tool's name for people; empty if it has none.")]
+    description: Annotated[str, doc("What the model is told about the tool.")]
+    schema: Annotated[Mapping[str, Any], doc("The JSON schema of the tool's arguments.")]
+    effect: Annotated[domain.Effect, doc("What a call of the tool may change.")]
+    effect_guessed: Annotated[bool, doc("Whether `effect` is not declared but guessed from the tool's name.")]
+    confirmation: Annotated[bool, doc("Whether a call waits for the user's yes before it runs.")]
+    always_asks: Annotated[bool, doc("Whether only a yes to the question about the very call lets it run.")]
+    dependencies: Annotated[tuple[domain.DependencyGroup, ...], doc("Tools that must succeed in the session first.")]
+    source: Annotated[str, doc("Where the tool comes from: `builtin`, `native` or `mcp:<server>`.")]
+    changed_at: Annotated[datetime | None, doc("When its server last changed its definition; null if it never did.")]
 
 
 @router.get("")
@@ -98,27 +97,27 @@ async def list_tools(
 
 @dataclass(frozen=True, slots=True)
 class SessionToolStates:
-    """How all tools are doing in a session."""
+    """The state of every tool in a session."""
 
-    session_id: Annotated[str, doc("The session.")]
-    tool_states: Annotated[dict[str, ToolState], doc("By the tool's name.")]
-    timestamp: Annotated[datetime, doc("When this was.")]
+    session_id: Annotated[str, doc("The id of the session.")]
+    tool_states: Annotated[dict[str, ToolState], doc("The states, by the name of the tool.")]
+    timestamp: Annotated[datetime, doc("When the states were read (UTC).")]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetToolStates:
-    """How tools are doing for everyone, and a page of the sessions in which one is not available."""
+    """The state of every tool for all users, and a page of the sessions in which one is not available."""
 
-    tools: Annotated[dict[str, ToolOverview], doc("By the tool's name.")]
-    items: Annotated[list[domain.SessionToolState], doc("States in a session that are not `available`.")]
-    next_cursor: Annotated[str | None, doc("For `cursor=`; null on the last page.")]
+    tools: Annotated[dict[str, ToolOverview], doc("Each tool's states, by its name.")]
+    items: Annotated[list[domain.SessionToolState], doc("States of tools in a session that are not `available`.")]
+    next_cursor: Annotated[str | None, doc("The `cursor` of the next page; null on the last page.")]
 
 
 @states_router.get("/sessions/{session_id}/tool-states")
 async def get_tool_states(
     session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> SessionToolStates:
-    """Shows how all tools are doing in a session. Also one that never ran."""
+    """Shows the state of every tool in a session. A tool that never ran is listed too."""
     await services.read(check_session, caller, session_id)
     return await _session_states(services, caller, origin, session_id)
 
@@ -127,7 +126,7 @@ async def get_tool_states(
 async def reset_tool_states(
     session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep, body: ToolReset | None = None
 ) -> SessionToolStates:
-    """Makes tools available again. No failure is held against them; what has succeeded in the session still counts."""
+    """Makes tools available again in a session. Forgets their failures; what has succeeded in it still counts."""
     specs = services.tools.specs(body.tool_name if body else None, owner=caller, groups=origin.groups)
     await _reset_in_session(services, caller, session_id, specs)
     return await _session_states(services, caller, origin, session_id)
@@ -137,7 +136,7 @@ async def reset_tool_states(
 async def set_tool_state(
     tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller, origin: OriginDep
 ) -> ToolState:
-    """Sets the state of a tool in a session. No success and no failure changes what a person has set."""
+    """Sets the status of a tool in a session. No success or failure of a call changes what a person has set."""
     services.tools.specs(tool, owner=caller, groups=origin.groups)
     async with services.database.transaction() as connection:
         await lock_session(connection, caller, session_id)
@@ -150,7 +149,7 @@ async def set_tool_state(
 async def list_state_changes(
     session_id: SessionId, services: ServicesDep, caller: Caller, paging: schemas.PagingDep, tool: StateFilter = None
 ) -> schemas.Page[domain.StatusMoved]:
-    """Lists how the states of tools changed in a session. Newest first."""
+    """Lists the changes of tools' statuses in a session. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, list_changes, *of, tool=tool, **paging.behind(_CHANGE_POSITION))
     return paging.page(found, lambda change: change.id)
@@ -161,12 +160,12 @@ async def get_fleet_tool_states(
     services: ServicesDep,
     _: Ops,
     paging: schemas.PagingDep,
-    status: Annotated[ToolStatus | None, Query(description="Only tools and sessions where it is this.")] = None,
+    status: Annotated[ToolStatus | None, Query(description="Only tools and sessions with this status.")] = None,
     tool: StateFilter = None,
 ) -> FleetToolStates:
-    """Shows how tools are doing in all sessions. Every tool, and the sessions in which one is not available. With
-    `status` the tools that are this for everyone or in a session, and those sessions. What a tool said there, or a
-    user typed, is only in `GET /ops/sessions/{id}`, for `ops:content`. For the scope `ops`.
+    """Shows the state of every tool, and the sessions in which one is not available. With `status` it shows the tools
+    that have this status for everyone or in a session, and those sessions. Texts of tools and users are left out;
+    `GET /ops/sessions/{id}` has them, with `ops:content`. Needs the scope `ops`.
     """
     after = paging.after(_SESSION_AND_TOOL)
     return await _fleet_states(services, services.tools.specs(tool), status=status, after=after, paging=paging)
@@ -176,8 +175,8 @@ async def get_fleet_tool_states(
 async def set_fleet_tool_state(
     tool: ToolName, body: schemas.FleetStatusChange, services: ServicesDep, operator: Ops
 ) -> ToolState:
-    """Sets the state of a tool over that of every session. Until an operator sets it to `available`, or until a time.
-    For the scope `ops`.
+    """Sets the status of a tool in all sessions. It overrides that of each session until an operator sets it to
+    `available`, or until the time `until`. Needs the scope `ops`.
     """
     specs, reason = services.tools.specs(tool), without_secret_texts(body.reason)
     if body.until is not None and not timedelta() < body.until - services.clock() <= LONGEST:
@@ -194,8 +193,8 @@ async def set_fleet_tool_state(
 
 @states_router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
 async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: schemas.FleetReset) -> FleetToolStates:
-    """Makes tools available again, for everyone and in every session. With `scope` only the one or the other; of the
-    sessions only the one that is named, of any user. What an operator had set for all ends too. For the scope `ops`.
+    """Makes tools available again, for everyone and in every session. `scope` limits it to one of the two, `session_id`
+    to a session of any user. It also ends what an operator has set for all sessions. Needs the scope `ops`.
     """
     specs = services.tools.specs(body.tool_name)
     owner = None
@@ -239,11 +238,11 @@ async def _fleet_states(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedResult(ToolCall):
-    """A ToolCall and the page of its result that was asked for."""
+    """A tool call, with the page of its result that was asked for."""
 
-    result: Annotated[Any, doc("The page that was asked for. Images and files are named by number: `part=`.")]
-    result_total: Annotated[int | None, doc("All there is, in characters of text or items of a list.")]
-    next_offset: Annotated[int | None, doc("For `offset=`; null at the end.")]
+    result: Annotated[Any, doc("The page of the result. Images and files in it are numbers for `part=`.")]
+    result_total: Annotated[int | None, doc("The length of the whole result, in characters or items of a list.")]
+    next_offset: Annotated[int | None, doc("The `offset` of the next page; null on the last page.")]
 
 
 @results_router.get("")
@@ -252,11 +251,11 @@ async def list_tool_results(
     services: ServicesDep,
     caller: Caller,
     paging: schemas.PagingDep,
-    tool: CallFilter = None,
-    turn_id: CallFilter = None,
-    status: Annotated[CallStatus | None, Query(description="Only those of this status.")] = None,
+    tool: Annotated[schemas.NameFilter, Query(description="Lists only calls of this tool.")] = None,
+    turn_id: Annotated[schemas.NameFilter, Query(description="Lists only calls of this turn.")] = None,
+    status: Annotated[CallStatus | None, Query(description="Only calls with this status.")] = None,
 ) -> schemas.Page[ToolCall | UnreadableCall]:
-    """Lists the calls of tools in a session. Newest first, without their results."""
+    """Lists the tool calls of a session. Newest first, without their results."""
     options = {"tool": tool, "turn_id": turn_id, "status": status, **paging.behind(_RESULT_POSITION)}
     of = caller, session_id
     return paging.page(await services.read_in(*of, results.list_calls, *of, **options), lambda call: call.tool_call_id)
@@ -268,12 +267,12 @@ async def get_tool_result(
     tool_call_id: ToolCallId,
     services: ServicesDep,
     caller: Caller,
-    path: Annotated[str | None, Query(max_length=1000, description="JMESPath into a result in JSON.")] = None,
-    offset: Annotated[int, Query(ge=0, le=2**53, description="`next_offset` of the page before.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=10_000_000, description="Characters of text or items of a list.")] = 100_000,
-    part: Annotated[int | None, Query(ge=0, le=2**31, description="The number of an image or a file in it.")] = None,
+    path: Annotated[str | None, Query(max_length=1000, description="A JMESPath into a JSON result.")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="The `next_offset` of the page before.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000_000, description="The most characters or list items.")] = 100_000,
+    part: Annotated[int | None, Query(ge=0, le=2**31, description="The number of an image or file to load.")] = None,
 ) -> Response:
-    """Loads a page of a result. With `part`, the image or file of this number as it is, to be downloaded."""
+    """Loads a page of the result of a tool call. With `part` it downloads the image or file of this number instead."""
     call, stored = await services.read(results.load_result, caller, session_id, tool_call_id, now=services.clock())
     if part is not None:
         found, _ = await part_at(stored.content or "", part, is_json=stored.kind == "json")
@@ -295,17 +294,17 @@ def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptPage(schemas.Page[Receipt]):
-    """Receipts in their order, and the end of their chain: what `segue receipts verify` reads."""
+    """A page of receipts, and the end of their chain. `segue receipts verify` reads it."""
 
-    head: Annotated[ChainHead | None, doc("The last receipt of the session by now; null if it has none.")]
+    head: Annotated[ChainHead | None, doc("The newest receipt of the session; null if it has none.")]
 
 
 @receipts_router.get("/sessions/{session_id}/receipts", responses=problems("forbidden"))
 async def list_receipts(
     session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, paging: schemas.PagingDep
 ) -> ReceiptPage:
-    """Lists what a session's calls changed, who approved them and what was shown. Oldest first. Of other users for the
-    scopes `ops` and `ops:content`.
+    """Lists the receipts of a session: what its calls changed, and who approved them. Oldest first. Sessions of other
+    users need the scopes `ops` and `ops:content`.
     """
     after, limit = paging.after(schemas.BY_SEQ) or 0, paging.limit + 1
     async with services.database.transaction() as connection:
@@ -319,7 +318,7 @@ async def list_receipts(
 async def get_receipt(
     tool_call_id: ToolCallId, services: ServicesDep, identity: IdentityDep, origin: OriginDep
 ) -> Receipt:
-    """Shows the receipt of a call, the newest if its outcome was settled later. Of other users as the list."""
+    """Shows the newest receipt of a tool call. Those of other users need the scopes `ops` and `ops:content`."""
     async with services.database.transaction() as connection:
         owner, receipt = await receipts.get_receipt(connection, tool_call_id)
         await _check_reader(connection, identity, origin, owner, receipt.session_id, "receipt")

@@ -15,11 +15,11 @@ from starlette.types import Scope
 from segue.api.deps import KeyId, Ops, Services, ServicesDep, StrictJsonRoute, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
-from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, Page, PagingDep, id_position
+from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, NameFilter, Page, PagingDep, id_position
 from segue.db.user_data import ErasedRows, has_rows
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
-from segue.domain.identity import MAX_USER_CHARS, Identity, known_owner
+from segue.domain.identity import Identity, known_owner
 from segue.history.operator_figures import UserOverview, list_users
 from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
@@ -49,39 +49,34 @@ REFUSED_TO_ROTATE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "k
 _KEY_POSITION = id_position("key")
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
 
-OfUser = Annotated[
-    str | None, Query(max_length=MAX_USER_CHARS, pattern="^[^\x00]*$", description="Only those of this user.")
-]
-UserName = Annotated[
-    str,
-    Path(max_length=500, description="A user, known or not. A `/` in the name is `%2F`."),
-    AfterValidator(known_owner),
-]
+OfUser = Annotated[NameFilter, Query(description="Lists only the keys of this user.")]
+_NAME_IS = "The name of a user, known or not; write `/` in it as `%2F`."
+UserName = Annotated[str, Path(max_length=500, description=_NAME_IS), AfterValidator(known_owner)]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsKey:
     """An API key, without its secret."""
 
-    id: Annotated[str, doc("Begins with `key_`.")]
-    user: Annotated[str, doc("Whose it is.")]
-    name: Annotated[str | None, doc("What it is for.")]
-    scopes: Annotated[list[str], doc("What else it may do.")]
-    groups: Annotated[list[str], doc("The groups that its user is in with it.")]
-    roles: Annotated[list[str], doc("The roles that its user has with it.")]
-    works: Annotated[bool, doc("Whether it is let in now.")]
-    created_at: Annotated[datetime, doc("When it was made.")]
-    last_used_at: Annotated[datetime | None, doc("When it last came, to the minute.")]
-    expires_at: Annotated[datetime | None, doc("When it ends; null for never.")]
-    revoked_at: Annotated[datetime | None, doc("When it was revoked.")]
+    id: Annotated[str, doc("The key's id; begins with `key_`.")]
+    user: Annotated[str, doc("The user whom the key belongs to.")]
+    name: Annotated[str | None, doc("What the key is for; null if not given.")]
+    scopes: Annotated[list[str], doc("The scopes of the key.")]
+    groups: Annotated[list[str], doc("The groups that the key puts its user in.")]
+    roles: Annotated[list[str], doc("The roles that the key gives its user.")]
+    works: Annotated[bool, doc("Whether the key is accepted now.")]
+    created_at: Annotated[datetime, doc("When the key was made (UTC).")]
+    last_used_at: Annotated[datetime | None, doc("When the key was last used, to the minute; null if it never was.")]
+    expires_at: Annotated[datetime | None, doc("When the key expires; null if it never does.")]
+    revoked_at: Annotated[datetime | None, doc("When the key was revoked; null if it was not.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsNewKey:
     """An API key that was just made."""
 
-    key: Annotated[OpsKey, doc("As in the list.")]
-    secret: Annotated[str, doc("What a client sends. It is not stored and is not shown again.")]
+    key: Annotated[OpsKey, doc("The key, as `GET /ops/keys` lists it.")]
+    secret: Annotated[str, doc("The secret that a client sends. It is not stored and is not shown again.")]
 
 
 async def _api_keys(services: ServicesDep, _: Ops) -> ApiKeys:
@@ -96,15 +91,15 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 
 @keys_router.get("", responses=REFUSED)
 async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
-    """Lists the API keys of all users. Also those that work no more. For the scope `ops`, with AUTH=api_key."""
+    """Lists the API keys of all users. Includes revoked and expired ones. Needs the scope `ops`, and AUTH=api_key."""
     found = await services.read(list_keys, user, **paging.behind(_KEY_POSITION, "after"))
     return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
 async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
-    """Makes an API key, and shows its secret this once. With no scope that the caller has not, and for another user
-    only with `ops:content`: who has a user's key reads what that user said. For the scope `ops`, with AUTH=api_key.
+    """Creates an API key, and shows its secret this once. The key can have only scopes that the caller has. One for
+    another user, which reads what that user said, also needs `ops:content`. Needs the scope `ops`, and AUTH=api_key.
     """
     _refuse_more_than(ops, Identity(body.user, frozenset(body.scopes)))
     now = services.clock()
@@ -122,8 +117,8 @@ async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops
 async def rotate_api_key(
     key_id: KeyId, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:
-    """Makes an API key like one that works, which ends after a while. What may be made is as for a new one. For the
-    scope `ops`, with AUTH=api_key.
+    """Replaces an API key by a new one like it. The old key works for `overlap_s` more seconds. The rules of
+    `POST /ops/keys` apply. Needs the scope `ops`, and AUTH=api_key.
     """
     now, overlap = services.clock(), timedelta(seconds=(body or KeyRotation()).overlap_s)
     async with services.database.transaction() as connection:
@@ -138,8 +133,8 @@ async def rotate_api_key(
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
 async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, operator: Ops) -> None:
-    """Revokes an API key. It is refused here at once, and by other processes within a second. For the scope `ops`,
-    with AUTH=api_key.
+    """Revokes an API key. This process refuses it at once, others within a second. Needs the scope `ops`, and
+    AUTH=api_key.
     """
     async with services.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)
@@ -167,22 +162,22 @@ def _shown_new(new_key: NewKey, now: datetime) -> OpsNewKey:
 class ShownLimits:
     """The limits of a user."""
 
-    user: Annotated[str, doc("Who.")]
-    own: Annotated[LimitsToSet, doc("What operators set for this user; null is the setting.")]
-    in_force: Annotated[LimitsToSet, doc("What holds: this user's own, else the settings. 0 is no limit.")]
+    user: Annotated[str, doc("The user to whom the limits apply.")]
+    own: Annotated[LimitsToSet, doc("The limits that operators set for this user; null is the setting.")]
+    in_force: Annotated[LimitsToSet, doc("The limits in force: the user's own, else the settings. 0 is no limit.")]
 
 
 @dataclass(frozen=True, slots=True)
 class OpsUser:
-    """A user, what they have, and their limits."""
+    """A user, with their data and limits."""
 
-    overview: Annotated[UserOverview, doc("What they have and what today took.")]
-    limits: Annotated[ShownLimits, doc("What they may use.")]
+    overview: Annotated[UserOverview, doc("The user's sessions, keys and usage of today.")]
+    limits: Annotated[ShownLimits, doc("The user's limits.")]
 
 
 @router.get("", responses=problems("forbidden"))
 async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsUser]:
-    """Lists the users there are. By name: who has a session, a key, usage or limits. For the scope `ops`."""
+    """Lists all users who have a session, a key, usage or limits. Ordered by name. Needs the scope `ops`."""
     after = paging.after(BY_NAME)
     async with services.database.read_only() as connection:
         found = await list_users(connection, after=after, limit=paging.limit + 1, now=services.clock())
@@ -193,14 +188,14 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
 
 @router.get("/{user:path}/limits", responses=problems("forbidden"))
 async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
-    """Shows what a user may use. For the scope `ops`."""
+    """Shows the limits of a user. Needs the scope `ops`."""
     return _shown_limits(services, user, (await services.read(load_limits, [user])).get(user, NO_OWN))
 
 
 @router.put("/{user:path}/limits", responses=problems("forbidden", "price_missing"))
 async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops) -> ShownLimits:
-    """Sets what a user may use, in the place of the settings. All five at once: what is null or left out is the
-    setting's. In force in every process within seconds. For the scope `ops`.
+    """Sets the limits of a user, in place of those in the settings. Sets all five: what is null or left out is as in
+    the settings. In force in every process within seconds. Needs the scope `ops`.
     """
     known = (models for each in services.agents.known.values() for models in (each.models, *each.others.values()))
     models = [model for each in known for model in (each.main, each.small)]
@@ -213,14 +208,14 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
 
 @router.delete("/{user:path}/limits", responses=problems("forbidden"))
 async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
-    """Puts the settings in force again for a user. For the scope `ops`."""
+    """Removes the limits of a user, so that those in the settings apply. Needs the scope `ops`."""
     return await _set(services, user, NO_OWN, operator)
 
 
 @router.get("/{user:path}/export", response_class=StreamingResponse, responses=EXPORT)
 async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) -> StreamingResponse:
-    """Exports every row that is stored of a user, as `segue export` does: `{"table": …, "row": …}` a line. Without the
-    hashes of secrets. For the scopes `ops` and `ops:content`, as it has what was said.
+    """Exports all that is stored about a user, as `segue export` does. Each line is `{"table": …, "row": …}`; hashes of
+    secrets are left out. Needs the scopes `ops` and `ops:content`, since it has what was said.
     """
     require_content(operator)
     await _check_exists(services, user)
@@ -230,8 +225,8 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
 
 @router.delete("/{user:path}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
 async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
-    """Removes all that is stored of a user, API keys too, as `segue erase` does, and revokes logins at MCP servers. It
-    cannot be undone. One that was cut off goes on when it is repeated. For the scope `ops`.
+    """Erases all that is stored about a user, API keys too, as `segue erase` does. Also ends logins at MCP servers. It
+    cannot be undone. If the request is cut off, repeat it to finish. Needs the scope `ops`.
     """
     check_confirmed(user, confirm)
     await _check_exists(services, user)

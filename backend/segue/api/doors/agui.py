@@ -46,13 +46,13 @@ MESSAGES_SHOWN: Final = 200
 NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
 RESPONSE_SCHEMA: Final[Json] = {
     "type": "object",
-    "description": "Nothing in it approves exactly what was shown.",
+    "description": "The user's answer. Empty, it approves exactly what was shown.",
     "properties": {
-        "approved": {"type": "boolean", "description": "False rejects."},
-        "args": {"type": "object", "description": "Approves, with these arguments in the place of the step's."},
-        "message": {"type": "string", "description": "Changes the plan: what is to be otherwise, in words."},
-        "remember": {"type": "string", "enum": ["session"], "description": "Approves; the tool asks no more here."},
-        "reason": {"type": "string", "description": "For the client alone."},
+        "approved": {"type": "boolean", "description": "False rejects the plan."},
+        "args": {"type": "object", "description": "Approves, with these arguments in place of the step's."},
+        "message": {"type": "string", "description": "Changes the plan: what to change, in words."},
+        "remember": {"type": "string", "enum": ["session"], "description": "Approves, and the tool asks no more here."},
+        "reason": {"type": "string", "description": "For the client alone: Segue does not read it."},
     },
 }
 _CONTENT: Final = tuple(
@@ -203,45 +203,45 @@ class CamelInput(BaseModel):
 
 
 class InterruptAnswer(Body):
-    """What the user answers. Nothing in it approves exactly what was shown."""
+    """The user's answer to an interrupt. Empty, it approves exactly what was shown."""
 
-    approved: Annotated[bool | None, doc("False rejects.")] = None
-    args: Annotated[Json | None, doc("Approves, with these in the place of the step's arguments.")] = None
-    message: Annotated[ChangeInWords | None, doc("What is to be otherwise, in words.")] = None
+    approved: Annotated[bool | None, doc("False rejects the plan; else the other fields decide.")] = None
+    args: Annotated[Json | None, doc("Approves, with these arguments in place of the step's.")] = None
+    message: Annotated[ChangeInWords | None, doc("Changes the plan: what to change, in the user's words.")] = None
     remember: Annotated[RememberFor | None, doc("Approves, and the tool need not ask again in this session.")] = None
-    answer: Annotated[Json | None, doc("Fills in the form that a tool asks for.")] = None
-    reason: Annotated[str | None, doc("For the client alone.")] = None
+    answer: Annotated[Json | None, doc("Approves, with the values for the form that a tool asks with.")] = None
+    reason: Annotated[str | None, doc("A reason for the client alone: Segue does not read it.")] = None
 
 
 class ResumeEntry(CamelInput):
-    """The answer to an interrupt."""
+    """The answer to an interrupt of an earlier run."""
 
-    interrupt_id: Annotated[ClientId, doc("As the run that ended with it said.")]
-    status: Annotated[Literal["resolved", "cancelled"], doc("`cancelled` rejects what was asked.")]
-    payload: Annotated[InterruptAnswer | None, doc("Of a resolved one.")] = None
+    interrupt_id: Annotated[ClientId, doc("The id of the interrupt, as the run that ended with it sent it.")]
+    status: Annotated[Literal["resolved", "cancelled"], doc("Whether it was answered; `cancelled` rejects the plan.")]
+    payload: Annotated[InterruptAnswer | None, doc("With `resolved`: the answer; null approves what was shown.")] = None
 
 
 class ForwardedProps(CamelInput):
-    """What the application asks of this service."""
+    """Options that the application sets for Segue."""
 
     on_disconnect: Annotated[
-        Literal["cancel", "continue"], doc("What becomes of the turn if the client goes away.")
+        Literal["cancel", "continue"], doc("Whether the turn goes on if the client disconnects.")
     ] = "continue"
-    model: Annotated[ClientId | None, doc("One of the agent's `models`; null for its `model`.")] = None
+    model: Annotated[ClientId | None, doc("The model that answers, of the agent's `models`; null for `model`.")] = None
 
 
 class RunAgentInput(CamelInput):
-    """A request of AG-UI to run the agent."""
+    """A run of the agent, as AG-UI describes it."""
 
-    thread_id: Annotated[ClientId, doc("What the client calls the conversation: a session, made on first use.")]
-    run_id: Annotated[ClientId, doc("Made by the client. The same run, sent again, is the same turn.")]
-    messages: Annotated[list[Json], doc("What the user or page added last is read. Nothing new: the session is shown.")]
-    tools: Annotated[list[Json] | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
-    context: Annotated[list[Json] | None, doc("What the page says of itself. The agent sees 8,000 characters.")] = None
-    state: Annotated[Any, doc("The page's state, as `context`. `plan` in it is this service's and not read.")] = None
-    forwarded_props: Annotated[ForwardedProps | None, doc("For this service.")] = None
-    protocol_version: Annotated[str | None, Field(max_length=20), doc("Answered with this service's.")] = None
-    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("Answers the interrupt.")] = None
+    thread_id: Annotated[ClientId, doc("The client's id of the conversation, a session made on first use.")]
+    run_id: Annotated[ClientId, doc("The client's id of the run. A run sent again is the same turn.")]
+    messages: Annotated[list[Json], doc("Only what was added last is read; if nothing was, the session is shown.")]
+    tools: Annotated[list[Json] | None, doc("Tools that the page runs itself, at most 40 in 64 kB.")] = None
+    context: Annotated[list[Json] | None, doc("Descriptions of the page. The model sees 8,000 characters.")] = None
+    state: Annotated[Any, doc("The page's state, shown to the model like `context`, except for its `plan`.")] = None
+    forwarded_props: Annotated[ForwardedProps | None, doc("Options for Segue.")] = None
+    protocol_version: Annotated[str | None, Field(max_length=20), doc("The client's version of AG-UI.")] = None
+    resume: Annotated[list[ResumeEntry] | None, Field(max_length=MAX_ENTRIES), doc("Answers to interrupts.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,13 +344,13 @@ RESPONSES: dict[int | str, Any] = {
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
 async def run_agent(body: RunAgentInput, client: ClientDep) -> Response:
-    """Runs the agent, for clients of AG-UI. The session's agent answers, with the events of the turn."""
+    """Runs the agent of a session, for clients of AG-UI. Answers with the events of the turn."""
     return await _answer(body, client, agent=None)
 
 
 @router.post("/agents/{agent_id}/agui", response_class=Response, responses=RESPONSES)
 async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientDep) -> Response:
-    """Runs one of the agents, for clients of AG-UI. It is the session's from then on."""
+    """Runs the named agent, for clients of AG-UI. It answers in the session from then on."""
     return await _answer(body, client, agent=agent_id)
 
 

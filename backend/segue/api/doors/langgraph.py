@@ -50,18 +50,18 @@ REFUSED = (
 OBJECT: Final[Json] = {"response_model": Json}
 OBJECTS: Final[Json] = {"response_model": list[Json]}
 RUN: Final = problems(*OF_DOORS, *OF_DECISIONS, "not_supported", "turn_not_found", "not_in_history")
-PARTS: Final = described_stream("Parts as LangGraph's server streams them.", 'event: values\ndata: {"messages":[]}\n\n')
-STREAM: Final[Json] = {"responses": {200: {"description": "The parts", "content": PARTS}, **RUN}}
+PARTS: Final = described_stream("Parts, as LangGraph's server sends them.", 'event: values\ndata: {"messages":[]}\n\n')
+STREAM: Final[Json] = {"responses": {200: {"description": "The parts of the run", "content": PARTS}, **RUN}}
 METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
 
-OwnThreadId = Annotated[str, doc("What the client calls the thread, or the id of a session.")]
-ThreadId = Annotated[str, Path(description="What the client calls the thread, or the id of a session.")]
-AssistantId = Annotated[str, Path(description="One of `GET /agents`.")]
-Ignored = Annotated[bool, Query(description="Changes nothing.")]
-Most = Annotated[int, Query(ge=1, le=100, description="How many at most.")]
-Skipped = Annotated[int, Query(ge=0, le=1000, description="How many to leave out.")]
+OwnThreadId = Annotated[str, doc("The client's own id of the thread, or the id of a session.")]
+ThreadId = Annotated[str, Path(description="The client's own id of the thread, or the id of a session.")]
+AssistantId = Annotated[str, Path(description="The id of an agent that `GET /agents` lists.")]
+Ignored = Annotated[bool, Query(description="Accepted, without effect.")]
+Most = Annotated[int, Query(ge=1, le=100, description="The most runs to list.")]
+Skipped = Annotated[int, Query(ge=0, le=1000, description="How many runs to skip.")]
 
 
 class _Sent(BaseModel):
@@ -76,17 +76,18 @@ class _Sent(BaseModel):
 
 
 class NewRun(_Sent):
-    """A run. `config`, `context`, `durability` and the like change nothing."""
+    """A run to begin. `config`, `context`, `durability` and the like are accepted without effect."""
 
-    assistant_id: Annotated[ClientId, doc("One of `GET /agents`, who answers from now on.")]
-    input: Annotated[Json | None, doc("`messages`: of these, what the user says last is read.")] = None
-    command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects what it asks.")] = None
-    stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What is streamed; null for `values`.")] = None
-    checkpoint: Annotated[Json | None, doc("The state to go on from. An older one makes a branch.")] = None
+    assistant_id: Annotated[ClientId, doc("The id of the agent that answers from now on.")]
+    input: Annotated[Json | None, doc("The `messages`, of which only the user's last one is read.")] = None
+    command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects it.")] = None
+    stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What to stream; null for `values`.")] = None
+    checkpoint: Annotated[Json | None, doc("The state to go on from; an older one makes a branch.")] = None
     multitask_strategy: Annotated[
-        Literal["reject", "interrupt", "rollback", "enqueue"] | None, doc("While another run is open. Null: `enqueue`.")
+        Literal["reject", "interrupt", "rollback", "enqueue"] | None,
+        doc("What to do while another run of the thread is open; null for `enqueue`."),
     ] = None
-    on_disconnect: Annotated[Literal["cancel", "continue"] | None, doc("`cancel`: leaving stops the run.")] = None
+    on_disconnect: Annotated[Literal["cancel", "continue"] | None, doc("`cancel` ends the run on disconnect.")] = None
 
     @property
     def modes(self) -> Collection[StreamMode]:
@@ -107,21 +108,21 @@ class NewRun(_Sent):
 
 
 class NewThread(_Sent):
-    """A thread to make."""
+    """A thread to create or change."""
 
-    thread_id: Annotated[ClientId | None, doc("What the client calls it; null for an id of ours.")] = None
-    metadata: Annotated[Metadata | None, doc("Kept with it. `graph_id` is the agent.")] = None
-    if_exists: Annotated[Literal["raise", "do_nothing"] | None, doc("`do_nothing` returns the one there is.")] = None
+    thread_id: Annotated[ClientId | None, doc("The client's own id of the thread; null to be given one.")] = None
+    metadata: Annotated[Metadata | None, doc("The thread's metadata, with the agent as `graph_id`.")] = None
+    if_exists: Annotated[Literal["raise", "do_nothing"] | None, doc("`do_nothing` returns an existing thread.")] = None
 
 
 class LangGraphSearch(_Sent):
     """Which assistants, threads or states to list."""
 
-    limit: Annotated[int, Field(ge=1, le=1000), doc("How many at most.")] = 10
-    offset: Annotated[int, Field(ge=0, le=THREADS_SEARCHED), doc("How many to leave out.")] = 0
-    graph_id: Annotated[str | None, doc("Of assistants: only this one.")] = None
-    metadata: Annotated[Json | None, doc("Of threads: members they have. `graph_id` is the agent.")] = None
-    status: Annotated[Literal["idle", "busy", "interrupted", "error"] | None, doc("Of threads.")] = None
+    limit: Annotated[int, Field(ge=1, le=1000), doc("The most items to list.")] = 10
+    offset: Annotated[int, Field(ge=0, le=THREADS_SEARCHED), doc("How many items to skip.")] = 0
+    graph_id: Annotated[str | None, doc("Of assistants: only the agent of this id.")] = None
+    metadata: Annotated[Json | None, doc("Of threads: metadata that they have; `graph_id` is the agent.")] = None
+    status: Annotated[Literal["idle", "busy", "interrupted", "error"] | None, doc("Of threads: their status.")] = None
     before: Annotated[Json | ClientId | None, doc("Of states: only those before this checkpoint.")] = None
 
     def finds(self, session: Session) -> bool:
@@ -277,13 +278,13 @@ def _json(value: object, **options: Any) -> Response:
 @router.get("/ok", include_in_schema=False)
 @router.get("/info", **OBJECT)
 async def get_info(_: ClientDep) -> Json:
-    """Says what this server is, for clients of LangGraph."""
+    """Shows the version and features of this server, for clients of LangGraph."""
     return {"ok": True, "version": __version__, "flags": {"assistants": True, "crons": False, "langsmith": False}}
 
 
 @router.post("/assistants/search", **OBJECTS)
 async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Response:
-    """Lists the caller's agents as LangGraph's assistants."""
+    """Lists the caller's agents as LangGraph assistants."""
     agents = every_door.agents_of(client).values()
     found = [frames.assistant_json(each) for each in agents if body.graph_id in (None, each.id)]
     return _json(found[body.offset : body.offset + body.limit])
@@ -291,13 +292,13 @@ async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Respons
 
 @router.get("/assistants/{assistant_id}", **OBJECT)
 async def get_assistant(assistant_id: AssistantId, client: ClientDep) -> Response:
-    """Shows an agent as LangGraph's assistant."""
+    """Shows an agent as a LangGraph assistant."""
     return _json(frames.assistant_json(every_door.agent_of(client, assistant_id)))
 
 
 @router.post("/threads", **OBJECT, responses=problems("session_exists", "session_not_found", "not_supported"))
 async def create_thread(body: NewThread, client: ClientDep) -> Response:
-    """Makes a session as a thread of LangGraph's."""
+    """Creates a session as a LangGraph thread."""
     body.refuse()
     name, metadata = body.thread_id, dict(body.metadata or {})
     session = await find_session(client, name) if name else None
@@ -312,7 +313,7 @@ async def create_thread(body: NewThread, client: ClientDep) -> Response:
 
 @router.post("/threads/search", **OBJECTS, responses=problems("not_supported"))
 async def search_threads(body: LangGraphSearch, client: ClientDep) -> Response:
-    """Lists sessions as threads. The latest active first, each with its first message only."""
+    """Lists the caller's sessions as threads. The latest active first, each with its first message only."""
     body.refuse()
     async with client.services.database.read_only() as connection:
         latest = await list_sessions(connection, client.caller, before=None, limit=THREADS_SEARCHED)
@@ -323,7 +324,7 @@ async def search_threads(body: LangGraphSearch, client: ClientDep) -> Response:
 
 @router.post("/threads/count", response_model=int)
 async def count_threads(body: LangGraphSearch, client: ClientDep) -> int:
-    """Counts the threads that a search would find."""
+    """Counts the threads that a search finds, among the latest 500."""
     body.refuse()
     latest = await client.services.read(list_sessions, client.caller, before=None, limit=THREADS_SEARCHED)
     return sum(map(body.finds, latest))
@@ -331,7 +332,7 @@ async def count_threads(body: LangGraphSearch, client: ClientDep) -> int:
 
 @router.patch("/threads/{thread_id}", **OBJECT, responses=problems("session_not_found", "not_supported"))
 async def update_thread(thread_id: ThreadId, body: NewThread, client: ClientDep) -> Response:
-    """Adds to the metadata of a thread. `graph_id` is the agent, who answers from the next run on."""
+    """Adds to the metadata of a thread. `graph_id` is the agent that answers from the next run on."""
     body.refuse()
     session = await known_session(client, thread_id)
     changes: Json = {"metadata": {**session.metadata, **(body.metadata or {})}}
@@ -366,7 +367,7 @@ async def get_thread_state(thread_id: ThreadId, client: ClientDep, *, subgraphs:
 
 @router.post("/threads/{thread_id}/history", **OBJECTS)
 async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client: ClientDep) -> Response:
-    """Lists the states of a thread. Newest first, one after each run, as far as the newest messages go."""
+    """Lists the states of a thread, one after each run. Newest first, as far back as its newest 200 messages go."""
     before = body.before.get("checkpoint_id") if isinstance(body.before, dict) else body.before
     return _json((await _view(client, thread_id)).states(limit=body.limit, before=before))
 
@@ -382,14 +383,14 @@ async def list_runs(thread_id: ThreadId, client: ClientDep, limit: Most = 10, of
 
 @router.get("/threads/{thread_id}/runs/{run_id}", **OBJECT)
 async def get_run(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> Response:
-    """Shows how a run of a thread stands."""
+    """Shows a run of a thread, with its status."""
     return _json(await _shown(client, thread_id, run_id))
 
 
 @router.post("/runs", include_in_schema=False)
 @router.post("/threads/{thread_id}/runs", **OBJECT, responses=RUN)
 async def create_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
-    """Begins a run in a thread. Does not wait for it."""
+    """Begins a run in a thread, without waiting for it."""
     run = await _begin(client, body, thread_id)
     return _json(await _shown(client, run.thread_id, run.turn.turn_id), headers=run.options("stream")["headers"])
 
@@ -397,7 +398,7 @@ async def create_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "
 @router.post("/runs/stream", include_in_schema=False)
 @router.post("/threads/{thread_id}/runs/stream", response_class=Response, **STREAM)
 async def stream_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
-    """Begins a run in a thread, and streams it."""
+    """Begins a run in a thread, and streams its parts."""
     run = await _begin(client, body, thread_id)
     modes = urlencode({"stream_mode": body.modes}, doseq=True)  # for a client that goes on at `Location`
     return EventStream(_parts(run, body.modes), **run.options(f"stream?{modes}"))
@@ -406,7 +407,7 @@ async def stream_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "
 @router.post("/runs/wait", include_in_schema=False)
 @router.post("/threads/{thread_id}/runs/wait", **OBJECT, responses=RUN)
 async def wait_for_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
-    """Begins a run in a thread, and answers with the values that it ends with."""
+    """Begins a run in a thread, waits for it and answers with its final values."""
     return _wait(await _begin(client, body, thread_id))
 
 
@@ -420,18 +421,18 @@ JoinedDep = Annotated[LangGraphRun, Depends(_joined)]
 
 @router.get("/threads/{thread_id}/runs/{run_id}/join", **OBJECT)
 async def join_run(run: JoinedDep) -> Response:
-    """Waits for a run of a thread. Answers with the values that it ends with."""
+    """Waits for a run of a thread, and answers with its final values."""
     return _wait(run)
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}/stream", response_class=Response, **STREAM)
 async def join_run_stream(
     run: JoinedDep,
-    stream_mode: Annotated[list[str] | None, Query(max_length=10, description="What is streamed.")] = None,
-    cancel_on_disconnect: Annotated[bool, Query(description="Leaving stops the run.")] = False,  # noqa: FBT002
-    last_event_id: Annotated[str | None, Header(description="Go on behind this part; else from the start.")] = None,
+    stream_mode: Annotated[list[str] | None, Query(max_length=10, description="What to stream.")] = None,
+    cancel_on_disconnect: Annotated[bool, Query(description="Whether leaving cancels the run.")] = False,  # noqa: FBT002
+    last_event_id: Annotated[str | None, Header(description="The last part that was received, to go on.")] = None,
 ) -> Response:
-    """Streams a run of a thread. From its start, or behind a part."""
+    """Streams a run of a thread, from its start or after a part."""
     after = re.fullmatch("[0-9]{1,18}", last_event_id or "")
     named = {name for each in stream_mode or () for name in re.findall("[a-z-]+", each)}  # one SDK sends a list as JSON
     modes = [mode for mode in get_args(StreamMode) if mode in named]
@@ -443,9 +444,9 @@ async def join_run_stream(
 async def cancel_run(
     run: JoinedDep,
     wait: Ignored = False,  # noqa: ARG001, FBT002 (clients send it)
-    action: Annotated[Literal["interrupt"], Query(description="Nothing that was done is undone.")] = "interrupt",  # noqa: ARG001
+    action: Annotated[Literal["interrupt"], Query(description="The only action: nothing is undone.")] = "interrupt",  # noqa: ARG001
 ) -> None:
-    """Cancels a run of a thread. Answers once it has ended; what tools have done stands."""
+    """Cancels a run of a thread. Answers once it has ended; what tools have done is not undone."""
     await run.client.services.turns.cancel(run.client.caller, run.turn.session_id, run.turn.turn_id)
 
 

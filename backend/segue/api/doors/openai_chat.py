@@ -36,60 +36,60 @@ from segue.turns.turn_deps import Speaker
 class ModelOfAgent(BaseModel):
     """An agent, as OpenAI describes a model."""
 
-    id: Annotated[str, doc("For `model`.")]
+    id: Annotated[str, doc("The id of the agent, for `model` of a request.")]
     object: Annotated[Literal["model"], doc("Always `model`.")] = "model"
     created: Annotated[int, doc("Always 0.")] = 0
     owned_by: Annotated[Literal["segue"], doc("Always `segue`.")] = "segue"
-    name: Annotated[str, doc("What it is called.")]
-    description: Annotated[str, doc("What it is for.")]
+    name: Annotated[str, doc("The agent's name.")]
+    description: Annotated[str, doc("What the agent is for.")]
 
 
 class ModelList(BaseModel):
     """The agents, as OpenAI lists models."""
 
     object: Annotated[Literal["list"], doc("Always `list`.")] = "list"
-    data: Annotated[list[ModelOfAgent], doc("All of them.")]
+    data: Annotated[list[ModelOfAgent], doc("The agents that the caller may use.")]
 
 
 class CompletionMessage(BaseModel):
-    """What the assistant says."""
+    """The answer of the assistant."""
 
     role: Annotated[Literal["assistant"], doc("Always `assistant`.")] = "assistant"
-    content: Annotated[str | None, doc("The text; null beside a `refusal`.")]
+    content: Annotated[str | None, doc("The text of the answer; null if there is a `refusal`.")]
     refusal: Annotated[
-        str | None, doc("What is said in the place of JSON: the question of a plan, or what the service wrote.")
+        str | None, doc("The text in place of the wanted JSON: a plan's question, or an answer that the service wrote.")
     ] = None
-    annotations: Annotated[list[Json], doc("Pages that it rests on, as `url_citation`.")] = []
+    annotations: Annotated[list[Json], doc("Web pages that the answer rests on, as `url_citation`.")] = []
 
 
 class CompletionChoice(BaseModel):
-    """The answer."""
+    """The one choice of a completion."""
 
     index: Annotated[int, doc("Always 0.")] = 0
     message: Annotated[CompletionMessage, doc("The answer.")]
-    finish_reason: Annotated[Literal["stop", "length"], doc("`length` if it reached `max_tokens`.")] = "stop"
+    finish_reason: Annotated[Literal["stop", "length"], doc("Why the answer ended: `length` at `max_tokens`.")] = "stop"
 
 
 class CompletionUsage(BaseModel):
-    """What the turn took, as its providers count tokens."""
+    """The tokens of a turn, as the provider counts them."""
 
-    prompt_tokens: Annotated[int, doc("Tokens sent, over all calls of the turn.")]
-    completion_tokens: Annotated[int, doc("Tokens received.")]
-    total_tokens: Annotated[int, doc("Both.")]
-    prompt_tokens_details: Annotated[dict[str, int], doc("`cached_tokens` of the provider; `cache_write_tokens` is 0.")]
-    completion_tokens_details: Annotated[dict[str, int], doc("`reasoning_tokens`: those that were thought.")]
+    prompt_tokens: Annotated[int, doc("The tokens sent to models, in all calls of the turn.")]
+    completion_tokens: Annotated[int, doc("The tokens received from models.")]
+    total_tokens: Annotated[int, doc("The tokens sent and received.")]
+    prompt_tokens_details: Annotated[dict[str, int], doc("`cached_tokens`, and `cache_write_tokens`, always 0.")]
+    completion_tokens_details: Annotated[dict[str, int], doc("`reasoning_tokens`: those of the model's thinking.")]
 
 
 class Completion(BaseModel):
     """A turn, as OpenAI describes a completion."""
 
-    id: Annotated[str, doc("`chatcmpl-` and the id of the turn.")]
+    id: Annotated[str, doc("The id: `chatcmpl-` and the id of the turn.")]
     object: Annotated[Literal["chat.completion"], doc("Always `chat.completion`.")] = "chat.completion"
-    created: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
-    model: Annotated[str, doc("The agent.")]
-    choices: Annotated[list[CompletionChoice], doc("The one answer.")]
-    usage: Annotated[CompletionUsage, doc("What the turn took.")]
-    effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
+    created: Annotated[int, doc("When the answer was asked for, in seconds since 1970.")]
+    model: Annotated[str, doc("The id of the agent that answered.")]
+    choices: Annotated[list[CompletionChoice], doc("The answer, as the only choice.")]
+    usage: Annotated[CompletionUsage, doc("The tokens of the turn.")]
+    effects: Annotated[list[TurnEffect], doc("What the turn changed; not part of OpenAI's API.")] = []
 
 
 def usage_of(usage: Json, given: str, got: str) -> Json:
@@ -289,8 +289,8 @@ def _model(speaker: Speaker) -> ModelOfAgent:
     "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)}
 )
 async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
-    """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that the client names in
-    `X-Session-Id` and other places, or that has the earlier messages; docs/frontends.md says more.
+    """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that `X-Session-Id` or
+    another place names, else the one that has the earlier messages; docs/frontends.md says more.
     """
     given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
     head = {"created": int(client.services.clock().timestamp()), "model": body.model}

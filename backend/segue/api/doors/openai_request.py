@@ -63,7 +63,7 @@ _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]
 Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
 SentItem = Annotated[Json, AfterValidator(_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})]
 Items = Annotated[list[SentItem], Field(min_length=1, max_length=MAX_MESSAGES)]
-TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("Of each answer of the model, at most.")]
+TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("The most tokens of each model answer.")]
 
 
 class OpenAIBody(BaseModel):
@@ -71,41 +71,39 @@ class OpenAIBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: Annotated[str, Field(min_length=1, max_length=200), doc("An agent: one of `GET /v1/models`.")]
-    stream: Annotated[bool | None, doc("Answer with events.")] = None
-    conversation: Annotated[str | Json | None, doc("The conversation's id, or an object that has it as `id`.")] = None
+    model: Annotated[str, Field(min_length=1, max_length=200), doc("The id of an agent, from `GET /v1/models`.")]
+    stream: Annotated[bool | None, doc("Whether to answer with events.")] = None
+    conversation: Annotated[str | Json | None, doc("The id of the conversation, or an object with it as `id`.")] = None
     metadata: Annotated[
         Json | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
     ] = None
     temperature: Annotated[
-        Annotated[float, Field(ge=0, le=2)] | None, doc("For the model's calls, as far as it takes one.")
+        Annotated[float, Field(ge=0, le=2)] | None, doc("The temperature of the model, if it takes one.")
     ] = None
 
 
 class CompletionBody(OpenAIBody):
-    """A conversation whose last message is new. docs/frontends.md says what of OpenAI's other fields is refused."""
+    """A conversation whose last message is new. docs/frontends.md says which other fields are refused."""
 
     messages: Annotated[
-        list[Sent], Field(min_length=1, max_length=MAX_MESSAGES), doc("The last one of the user's is new.")
+        list[Sent], Field(min_length=1, max_length=MAX_MESSAGES), doc("The messages. Only the user's last one is new.")
     ]
-    stream_options: Annotated[Json | None, doc("With `include_usage` the last chunk says what the turn took.")] = None
-    response_format: Annotated[Json | None, doc("`json_schema` or `json_object`: the answer fits it.")] = None
-    stop: Annotated[StopText | Stops | None, doc("The answer ends before the first of them.")] = None
+    stream_options: Annotated[Json | None, doc("With `include_usage` the last chunk has the usage of the turn.")] = None
+    response_format: Annotated[Json | None, doc("The format of the answer: `json_schema` or `json_object`.")] = None
+    stop: Annotated[StopText | Stops | None, doc("Texts before the first of which the answer ends.")] = None
     max_tokens: TokenLimit = None
     max_completion_tokens: TokenLimit = None
 
 
 class ResponseBody(OpenAIBody):
-    """A message, or a conversation whose last one is new. docs/frontends.md says what of OpenAI's other fields is
-    refused.
-    """
+    """A message, or items of which the last is new. docs/frontends.md says which other fields are refused."""
 
-    input: Annotated[str | Items, doc("What the user says, or items of which the user's last message is new.")]
-    previous_response_id: Annotated[str | None, doc("The `id` of the response that this goes on from.")] = None
-    instructions: Annotated[str | None, doc("Go behind the agent's own.")] = None
-    text: Annotated[Json | None, doc("With a `format` that is `json_schema` or `json_object`.")] = None
+    input: Annotated[str | Items, doc("The user's message, or items of which only the user's last message is new.")]
+    previous_response_id: Annotated[str | None, doc("The id of the response to go on from.")] = None
+    instructions: Annotated[str | None, doc("Instructions that follow the agent's own.")] = None
+    text: Annotated[Json | None, doc("The `format` of the answer: `json_schema` or `json_object`.")] = None
     max_output_tokens: TokenLimit = None
-    background: Annotated[bool | None, doc("Answer at once, and do not wait.")] = None
+    background: Annotated[bool | None, doc("Whether to answer at once without waiting.")] = None
 
 
 async def options_of(messages: Sequence[Json], body: Json) -> TurnOptions:

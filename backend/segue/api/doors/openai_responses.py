@@ -45,8 +45,8 @@ _REFUSAL: Final = "refusal"
 _WORDS: Final = {_TEXT: "text", _REFUSAL: "refusal"}  # where the words of a part stand
 _BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {_TEXT: {"logprobs": []}, _REFUSAL: {}}
 
-ResponseId = Annotated[str, Path(max_length=200, description="The `id` of a response.")]
-ConversationId = Annotated[str, Path(max_length=200, description="A session's id, or what a client calls it.")]
+ResponseId = Annotated[str, Path(max_length=200, description="The id of a response.")]
+ConversationId = Annotated[str, Path(max_length=200, description="The id of a session, or the client's own.")]
 
 router = router_of("doors", "/v1", route_class=DoorRoute)
 
@@ -54,24 +54,24 @@ router = router_of("doors", "/v1", route_class=DoorRoute)
 class OpenAIResponse(BaseModel):
     """A turn, as OpenAI describes a response."""
 
-    id: Annotated[str, doc("For `previous_response_id`.")]
+    id: Annotated[str, doc("The id of the response, for `previous_response_id`.")]
     object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
-    created_at: Annotated[int, doc("When it was asked for, in seconds since 1970.")]
+    created_at: Annotated[int, doc("When the response was asked for, in seconds since 1970.")]
     status: Annotated[
-        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("How it stands.")
+        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("The turn's status.")
     ]
-    model: Annotated[str, doc("The agent.")]
-    output: Annotated[list[Json], doc("Each tool that ran, as an `mcp_call` with its output; the message.")]
-    conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for a title or the like.")] = None
-    error: Annotated[Json | None, doc("Why it failed: `code` and `message`.")] = None
-    usage: Annotated[Json | None, doc("What the turn took, once it has ended.")] = None
-    effects: Annotated[list[TurnEffect], doc("What the turn changed; beside what OpenAI has.")] = []
+    model: Annotated[str, doc("The id of the agent that answers.")]
+    output: Annotated[list[Json], doc("The tool calls, as `mcp_call` with their output, then the message.")]
+    conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for tasks such as a title.")] = None
+    error: Annotated[Json | None, doc("Why the turn failed: `code` and `message`; null if it did not.")] = None
+    usage: Annotated[Json | None, doc("The tokens of the turn; null until it has ended.")] = None
+    effects: Annotated[list[TurnEffect], doc("What the turn changed; not part of OpenAI's API.")] = []
 
 
 @router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_OPENAI)})
 async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
-    `previous_response_id`, `conversation` or another place names, or that has the earlier messages.
+    `previous_response_id`, `conversation` or another place names, else the one that has the earlier messages.
     """
     given = body.model_dump()
     head: Json = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
@@ -98,10 +98,10 @@ async def get_response(
     response_id: ResponseId,
     client: DoorClientDep,
     *,
-    stream: Annotated[bool, Query(description="Answer with its events, also while it is made.")] = False,
-    starting_after: Annotated[int, Query(ge=-1, description="Only with those after this `sequence_number`.")] = -1,
+    stream: Annotated[bool, Query(description="Whether to answer with its events as they happen.")] = False,
+    starting_after: Annotated[int, Query(ge=-1, description="Only events after this `sequence_number`.")] = -1,
 ) -> Response:
-    """Shows a response as it stands: one that is made in the background is `completed` in the end."""
+    """Shows a response with its status. One that runs in the background is `completed` in the end."""
     turn = await _turn_of(client, response_id)
     session = await known_session(client, turn.session_id)
     head = {"created_at": int(turn.created_at.timestamp()), "model": session.agent}
@@ -119,7 +119,7 @@ async def get_response(
 
 @router.post("/responses/{response_id}/cancel", response_model=OpenAIResponse)
 async def cancel_response(response_id: ResponseId, client: DoorClientDep) -> Response:
-    """Cancels a response that is still made, and shows it. What tools have done stands."""
+    """Cancels a response that is running, and shows it. What tools have done is not undone."""
     turn = await _turn_of(client, response_id)
     await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
     return await get_response(response_id, client)
@@ -127,8 +127,8 @@ async def cancel_response(response_id: ResponseId, client: DoorClientDep) -> Res
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
 async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Json:
-    """Deletes a response that is all there is of its session, and the session with it. One of several is refused: what
-    came after rests on it.
+    """Deletes a response and its session, if it is the only one of the session. One of several is refused: what came
+    after rests on it.
     """
     turn = await _turn_of(client, response_id)
     if len(await client.services.read(list_turns, client.caller, turn.session_id, before=None, limit=2)) > 1:
@@ -139,7 +139,7 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
 
 @router.get("/responses/{response_id}/input_items")
 async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
-    """Lists what the user said in the turn of a response, as messages of OpenAI's."""
+    """Lists what the user said in the turn of a response, as OpenAI's messages."""
     messages = await client.services.read(user_messages_of, (await _turn_of(client, response_id)).turn_id)
     if not messages:  # deleted just now
         raise NotFound("turn")
@@ -149,15 +149,15 @@ async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Js
 
 
 class NewConversation(Body):
-    """A conversation to make."""
+    """A conversation to create."""
 
-    metadata: Annotated[Metadata | None, doc("What the client keeps with it.")] = None
-    items: Annotated[list[Json] | None, doc("None, or none in a list.")] = None
+    metadata: Annotated[Metadata | None, doc("The client's own data.")] = None
+    items: Annotated[list[Json] | None, doc("Has to be null or empty: items come with the first `input`.")] = None
 
 
 @router.post("/conversations", responses=problems("session_exists", "unsupported_parameter"))
 async def create_conversation(body: NewConversation, client: DoorClientDep) -> Json:
-    """Makes a session, for clients of OpenAI's Conversations API. An Idempotency-Key makes one."""
+    """Creates a session, for clients of OpenAI's Conversations API. The same Idempotency-Key gets the same session."""
     if body.items:
         raise openai_request.unsupported("items", "What was said before comes with the first `input`.")
     return _conversation(await make_session(client, NewSession(metadata=body.metadata or {})))
@@ -165,7 +165,7 @@ async def create_conversation(body: NewConversation, client: DoorClientDep) -> J
 
 @router.get("/conversations/{conversation_id}")
 async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> Json:
-    """Shows a session as a conversation."""
+    """Shows a session as an OpenAI conversation."""
     return _conversation(await known_session(client, conversation_id))
 
 

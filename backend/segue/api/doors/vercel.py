@@ -50,12 +50,12 @@ _OURS: Final = {"dynamic": True, "providerExecuted": True}
 _GIVEN: Final = ("output-available", "output-error")
 _AT: Final = {"START": "start", "CONTENT": "delta", "END": "end"}
 _TEXTS: Final = {f"{said}_MESSAGE_{at}": f"{said.lower()}-{_AT[at]}" for said in ("TEXT", "REASONING") for at in _AT}
-_STREAM: Final = described_stream("A UI message stream.", 'data: {"type":"start"}\n\n')
+_STREAM: Final = described_stream("A UI message stream of the AI SDK.", 'data: {"type":"start"}\n\n')
 CHUNKS: Final[dict[int | str, Json]] = {200: {"description": "The chunks of the answer", "content": _STREAM}}
 OF_CHATS: Final = ("client_tools", "message_not_found", "not_in_history", "option_not_allowed")
 
 UiTools = list[Json] | dict[str, Json]  # in a list or by name
-ChatInPath = Annotated[ClientId, Path(description="What the client calls the chat.")]
+ChatInPath = Annotated[ClientId, Path(description="The client's own id of the chat, or the id of a session.")]
 
 router = router_of("doors", "/api/chat", route_class=DoorRoute)
 
@@ -177,16 +177,16 @@ class MessageChunks:
 
 
 class UiChat(CamelInput):
-    """What `useChat` sends. What it does not know is a newer client's."""
+    """A message, as `useChat` sends it. Members that are not listed here are ignored."""
 
-    id: Annotated[ClientId, doc("What the client calls the chat: a session, made on first use.")]
-    messages: Annotated[list[Json], Field(min_length=1), doc("The chat. Of the earlier ones only ids and roles count.")]
+    id: Annotated[ClientId, doc("The client's id of the chat, a session made on first use.")]
+    messages: Annotated[list[Json], Field(min_length=1), doc("The chat. Of earlier messages only ids and roles count.")]
     trigger: Annotated[Literal["submit-message", "regenerate-message"], doc("What the user did.")] = "submit-message"
-    message_id: Annotated[ClientId | None, doc("The message to regenerate, or that was edited.")] = None
-    agent: Annotated[ClientId | None, doc("One of `GET /agents`, who answers from now on.")] = None
-    model: Annotated[ClientId | None, doc("One of the agent's `models`, for this answer.")] = None
-    tools: Annotated[UiTools | None, doc("Tools of the page, which it runs itself: forty at most, in 64 kB.")] = None
-    context: Annotated[list[Json] | None, doc("What the page says of itself: descriptions and values.")] = None
+    message_id: Annotated[ClientId | None, doc("The id of the message that was edited or is to be regenerated.")] = None
+    agent: Annotated[ClientId | None, doc("The id of the agent that answers from now on.")] = None
+    model: Annotated[ClientId | None, doc("The model of this answer, from the agent's `models`.")] = None
+    tools: Annotated[UiTools | None, doc("Tools that the page runs itself, at most 40 in 64 kB.")] = None
+    context: Annotated[list[Json] | None, doc("Descriptions of the page for the model, each with a value.")] = None
 
 
 class UiDecision(PlanDecision):
@@ -197,7 +197,7 @@ class UiDecision(PlanDecision):
 
 @router.post("", response_class=Response, responses={**CHUNKS, **problems(*OF_DOORS, *OF_DECISIONS, *OF_CHATS)})
 async def ui_chat(body: UiChat, client: ClientDep) -> Response:
-    """Answers a message, for `useChat` of the Vercel AI SDK. A client that goes away stops nothing."""
+    """Answers a message, for `useChat` of the Vercel AI SDK. A client that disconnects does not stop the answer."""
     message = body.messages[-1]
     options = every_door.options_of(client, body.tools, body.context, model=body.model)
     decided, text, files = _decided_in(message), "", tuple[SentFile, ...]()
@@ -269,25 +269,25 @@ def _result_of(part: Json) -> Json:
     "/{chat_id:path}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}}
 )
 async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
-    """Follows the answer that is being made. From its start; a chat in which nothing runs gives 204."""
+    """Streams the running answer of a chat, from its start. If nothing runs, the answer is a 204."""
     session = await find_session(client, chat_id)
     turn = await client.services.read(every_door.open_turn, client, session.id) if session else None
     return _stream(client, session, turn) if session and turn else Response(status_code=204)
 
 
 class UiMessage(BaseModel):
-    """A message as the AI SDK has it."""
+    """A message, as the AI SDK describes it."""
 
-    id: Annotated[str, doc("Of the assistant's the turn, of the user's the stored message.")]
-    role: Annotated[Literal["user", "assistant"], doc("Who says it.")]
-    parts: Annotated[list[Json], doc("Texts, calls of tools with references to their results, the plan that waits.")]
-    metadata: Annotated[Json, doc("`session_id`, `turn_id`, and `message_id`: of the answer, for feedback on it.")]
+    id: Annotated[str, doc("The id: of the turn for the assistant's, of the stored message for the user's.")]
+    role: Annotated[Literal["user", "assistant"], doc("Who wrote the message.")]
+    parts: Annotated[list[Json], doc("Texts, tool calls with references to their results, and the waiting plan.")]
+    metadata: Annotated[Json, doc("`session_id`, `turn_id`, and as `message_id` the id of the answer, to rate it.")]
 
 
 @router.get("/{chat_id:path}/messages", responses=problems("session_not_found"))
 async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep) -> Page[UiMessage]:
-    """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat; what the
-    turn that runs has said so far comes with its stream.
+    """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat. What a
+    running turn has said so far comes with its stream.
     """
     before, limit = paging.after(BY_SEQ), paging.limit
     session = await find_session(client, chat_id)
