@@ -1,8 +1,10 @@
 """Every break can still be made, and names tests that are there: `make mutants` itself is not part of the suite."""
 
 import ast
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate
 
 from tests.mutants.run import ROOT, Break, read_breaks
 
@@ -14,12 +16,29 @@ def text(path: str) -> str:
     return (ROOT / path).read_text("utf-8") if (ROOT / path).exists() else ""
 
 
+@cache
+def beginnings(path: str) -> list[int]:
+    """Where each statement of a module begins, with its decorators, and where the module ends."""
+    lines = [0, *accumulate(len(line) + 1 for line in text(path).split("\n"))]
+    statements = ast.parse(text(path)).body
+    firsts = [min((each, *getattr(each, "decorator_list", ())), key=lambda node: node.lineno) for each in statements]
+    return [*(lines[first.lineno - 1] for first in firsts), len(text(path))]
+
+
+def around(broken: Break) -> str:
+    """The statements of a module that the break is in: to parse all of it for each break takes seconds."""
+    source, places = text(broken.file), beginnings(broken.file)
+    begin = source.index(broken.old)
+    first = max(bisect_right(places, begin) - 1, 0)
+    return source[places[first] : places[bisect_left(places, begin + len(broken.old))]]
+
+
 def faults(broken: Break) -> Iterator[str]:
     try:
-        if (spoilt := broken.apply(text(broken.file))) == text(broken.file):
+        if broken.apply(text(broken.file)) == text(broken.file):
             yield "it changes nothing"
         if broken.file.endswith(".py"):
-            ast.parse(spoilt)
+            ast.parse(broken.apply(around(broken)))
     except SyntaxError as error:
         yield f"it is no Python any more: {error}"
     except ValueError as error:
