@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -53,6 +54,26 @@ def imported_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+# In one process: to import the service takes seconds of processor time.
+STARTED = """
+import json, sys
+import segue.around.service_process
+imported = list(sys.modules)
+from segue.main import sessions
+def whole():
+    return [each.path for each in sessions.router.routes if 'dependant' in vars(each)]
+print(json.dumps([imported, whole(), sessions.router.routes[1].dependant.path, whole()]))
+"""
+
+
+@cache
+def started() -> tuple[list[str], list[str], str, list[str]]:
+    """The modules that a start imports, the routes of sessions that are whole then, one that is asked, and the same."""
+    done = subprocess.run([sys.executable, "-c", STARTED], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported, before, asked, after = json.loads(done.stdout)
+    return imported, before, asked, after
+
+
 def test_the_application_its_settings_and_what_tools_are_made_of_are_all_that_is_public() -> None:
     made_of = {"Agent", "Deny", "DependencyGroup", "ProposedCall", "ToolContext", "UserRequest", "tool"}
     raised = {"ToolAsks", "ToolFailed", "ToolRetry"}
@@ -76,17 +97,14 @@ def test_a_doctor_without_a_model_and_servers_imports_neither_and_no_agent() -> 
 
 def test_a_service_imports_only_what_its_settings_need() -> None:
     """With URLs, for example, not what starts the embedded servers."""
-    imported = imported_by("import segue.around.service_process")
+    imported = started()[0]
     assert "segue.main" in imported
-    assert not NOT_TO_START & imported
+    assert not NOT_TO_START.intersection(imported)
 
 
 def test_routes_are_made_whole_when_they_are_first_asked() -> None:
     """Before that they are only matched with requests: what each takes and gives is a fifth of a start."""
-    whole = "[each.path for each in sessions.router.routes if 'dependant' in vars(each)]"
-    program = f"from segue.main import sessions\nprint({whole}, sessions.router.routes[1].dependant.path, {whole})"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[] /sessions ['/sessions']\n"
+    assert started()[1:] == ([], "/sessions", ["/sessions"])
 
 
 async def test_a_built_in_tool_that_is_switched_off_is_not_offered(settings: Settings) -> None:
