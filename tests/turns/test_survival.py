@@ -146,6 +146,7 @@ async def test_the_offline_model_reads_what_it_found_after_kill_nine_too(environ
     assert (read["tool_name"], read["status"], read["args"]) == ("mcp_get_email", "succeeded", {"email_id": found[0]})
 
 
+@pytest.mark.sweep  # faults/test_crash.py kills a turn in three parallel calls
 async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_had_ended(
     scripted: dict[str, str],
     provider: Provider,
@@ -181,7 +182,7 @@ async def test_a_turn_killed_while_its_tools_run_goes_on_without_repeating_what_
     assert {short_id(result["tool_call_id"]): result["status"] for result in memory["tool_results"]} == statuses
 
 
-@pytest.mark.sweep  # the test above goes on in the same way without a file
+@pytest.mark.sweep  # it goes on in the same way without a file
 async def test_a_file_is_read_once_by_a_turn_that_another_process_goes_on_with_after_kill_nine(
     scripted: dict[str, str], provider: Provider
 ) -> None:
