@@ -6,11 +6,11 @@ import pytest
 
 from segue.memory.fact_cues import (
     FACT_WORDS,
-    asks_to_forget,
     is_correction,
     may_state_facts,
     parse_fact_words,
     search_words,
+    told_after_forgetting,
 )
 
 TELLS = [
@@ -36,6 +36,23 @@ TELLS = [
     "私の名前は田中です",
     "제 이름은 민수입니다",
     "मेरा नाम अनिता है",
+    "I'm vegan, what can I cook tonight?",
+    "Sono celiaco, che pizza mi consigli?",
+    "我对花生过敏，能吃什么？",
+    "أنا نباتي، ماذا آكل؟",
+    "Hi, I'm Tom Becker, a nurse from Leeds.",
+    "I eat vegetables but no meat, fish or eggs",
+    "I'm not vegan anymore.",
+    "Always answer in French.",
+    "Ciao, sono Giulia. Ho due figli",
+    "Mangio verdure ma niente carne",
+    "Ho smesso di fumare!",
+    "我有糖尿病",
+    "我戒烟了",
+    "我對花生過敏",
+    "幫我記一下，車停在地下三樓",
+    "انتقلنا إلى أبوظبي",
+    "ما بحب السمك",
 ]
 TELLS_NOTHING = [
     "",
@@ -50,6 +67,10 @@ TELLS_NOTHING = [
     "ما اسمي؟",
     "Hello there, what do you make of this?",
     "I like this. " * 1000,
+    'Translate "I live in Berlin and I am vegan"',
+    "你知道我住在哪里吗",
+    "هل عندي حساسية من المكسرات",
+    "Forget my address, ok?",
 ]
 FORGETS = [
     "Forget my phone number",
@@ -62,6 +83,11 @@ FORGETS = [
     "请从你的记忆中删除我的电话号码",
     "أريدك أن تنسى رقم هاتفي",
     "احذف رقم هاتفي من ذاكرتك",
+    "Erase everything you have stored on me.",
+    "Cancella il mio indirizzo dalla memoria, per favore",
+    "請忘記我的電話",
+    "別再記住我的電話",
+    "احذف ما تعرفه عن حساسيتي",
 ]
 REMEMBERS = [
     "Don't forget my phone number: 555 1234",
@@ -84,13 +110,13 @@ def test_requests_questions_and_whole_documents_are_not(message: str) -> None:
 
 @pytest.mark.parametrize("message", FORGETS)
 def test_a_wish_to_forget_is_known_and_tells_nothing_worth_keeping(message: str) -> None:
-    assert asks_to_forget(message)
+    assert told_after_forgetting(message) == ""
     assert not may_state_facts(message)
 
 
 @pytest.mark.parametrize("message", REMEMBERS)
 def test_a_wish_not_to_forget_is_none_to_forget(message: str) -> None:
-    assert not asks_to_forget(message)
+    assert told_after_forgetting(message) is None
     assert may_state_facts(message)
 
 

@@ -5,39 +5,40 @@ a message of theirs, up to its ending, or be a synonym; addresses to the letter.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import groupby, pairwise
+from functools import lru_cache
+from itertools import chain, groupby, pairwise
 from typing import Any, Final, get_args
 
 from segue.domain.session import MAX_CONTENT_CHARS, MemoryKind
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import Joined, Phrase, PhraseMatcher, WordList, kinds_by_phrase, match_phrases, split_list
-from segue.language.utterance import is_unspaced, own_words, sentences_of, words_of
+from segue.language.utterance import QUOTATION, is_unspaced, own_words, sentences_of, words_of
 
 LONGEST_READ: Final = 4000  # characters; a longer message was pasted, it is not what the user says
 MOST_SEARCH_WORDS: Final = 48
 CUE_KINDS: Final = frozenset({*get_args(MemoryKind), "remember", "correction", "forget"})
 
-_QUESTION: Final = re.compile(r"[?？؟]\s*$")
+_QUESTION: Final = re.compile(r"^\W*هل\s|[?？؟吗嗎][\s.。]*$")
 # Italian and French elide a word before an apostrophe: two words. In English the two are one.
 _ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)")
 
 _DAYS: Final = ("day_before_yesterday", "yesterday", "today", "tomorrow", "day_after_tomorrow")
 _SHIFTS: Final[Mapping[str, int | None]] = {**{day: at for at, day in enumerate(_DAYS, start=-2)}, "no_day": None}
-_POLARITIES: Final = ("not", "without", "but", "plain", "why")
+_POLARITIES: Final = ("not", "last", "without", "but", "plain", "why", "other", "me")
 SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
-_CLAUSE: Final = re.compile(r",(?=\s)|[;:，；、،؛()]|\s[-–—]\s")
+_CLAUSE: Final = re.compile(r",(?=\s)|[;:，；،؛()]|(?<=[\u3040-\u309f])、|\s[-–—]\s")
 _ADDRESS: Final = re.compile(r"[\w.+-]*[@/\\_][\w@/\\.+:-]*\w", re.ASCII)  # the same words in another order are another
-_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن])(?=[\u0621-\u064a]{2})")
+_ARABIC_PREFIX: Final = re.compile(r"^(?:[وفبل]?ال|و?[ايتن]ا?)(?=[\u0621-\u064a]{2})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FactWords:
     """By language; `ignored` are of all; `synonyms` give a word's group; `health` is what `find_facts` takes;
-    `negations` say which phrases begin a clause, or say that theirs is not so.
+    `negations` say which phrases begin a clause, say that theirs is not so, or that it is about another.
     """
 
     stopwords: Mapping[str, frozenset[str]]
@@ -48,43 +49,47 @@ class FactWords:
     negations: Mapping[str, PhraseMatcher[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class CuedSentence:
-    """A sentence with a cue in it, and the kind of the cue."""
-
-    sentence: str
-    kind: str
-
-
 def may_state_facts(message: str) -> bool:
     """Returns whether a model should look for facts about the user. Cheap; true if in doubt."""
     own = own_words(message)
     return len(own) <= LONGEST_READ and next(cued_sentences(own), None) is not None
 
 
-def cued_sentences(message: str) -> Iterator[CuedSentence]:
-    """Yields the sentences that may state a fact: no question but one to remember, none that asks to forget."""
-    for sentence in sentences_of(message):
-        kinds = list(_cues_in(split_words(sentence)))
-        if "remember" not in kinds and ("forget" in kinds or _QUESTION.search(sentence)):
-            continue
+def cued_sentences(message: str) -> Iterator[tuple[str, str]]:
+    """Yields the sentences that may state a fact, with the kind of their cue."""
+    for sentence, kinds in _statements_of(message):
         if kinds:
-            yield CuedSentence(sentence, "correction" if "correction" in kinds else kinds[0])
+            yield sentence, "correction" if "correction" in kinds else kinds[0]
 
 
-def asks_to_forget(message: str) -> bool:
-    """Returns whether the user wants something forgotten: `forget my address`, not `don't forget my birthday`."""
-    kinds = [set(_cues_in(split_words(each))) for each in sentences_of(message[:LONGEST_READ])]
-    return any("forget" in each and "remember" not in each for each in kinds)
+def _statements_of(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the sentences with the kinds of their cues, of a question what is before its last clause: `I'm vegan, what
+    can I eat?`. Leaves out those that ask to forget, and quotations that state facts unless they are to be remembered.
+    """
+    unquoted = QUOTATION.sub(lambda quoted: " " if any(_cues_in(split_words(quoted[0]))) else quoted[0], text)
+    is_told = unquoted != text and "remember" in _cues_in(split_words(unquoted))
+    for sentence in sentences_of(text if is_told else unquoted):
+        kinds = list(_cues_in(split_words(sentence)))
+        if "remember" in kinds or not ("forget" in kinds or _QUESTION.search(sentence)):
+            yield sentence, kinds
+        elif "forget" not in kinds:
+            stated = sentence[: max((mark.start() for mark in _CLAUSE.finditer(sentence)), default=0)]
+            yield stated, list(_cues_in(split_words(stated)))
+
+
+def told_after_forgetting(message: str) -> str | None:
+    """Returns what comes behind the last wish to forget, none of which is `don't forget my birthday`; None if none."""
+    sentences = sentences_of(message[:LONGEST_READ])
+    kinds = [set(_cues_in(split_words(each))) for each in sentences]
+    last = max((at for at, each in enumerate(kinds) if "forget" in each and "remember" not in each), default=None)
+    return None if last is None else "\n".join(sentences[last + 1 :])
 
 
 def is_about(text: str, fact: str) -> bool:
-    """Returns whether a text has a significant word of a fact in some form, or one of the same meaning."""
-    words = split_words(fact)
-    synonyms, forms = FACT_WORDS.now.synonyms, set(map(_without_prefix, words))
-    meanings = {synonyms[word] for word in words if word in synonyms}
-    about = [word for word in split_words(text) if word in synonyms or word not in FACT_WORDS.now.ignored]
-    return any(synonyms.get(word) in meanings or _is_among(_without_prefix(word), forms) for word in about)
+    """Returns whether a text has a significant word of a fact in some form, or of its meaning; `not` is none."""
+    words, synonyms, ignored = split_words(fact), FACT_WORDS.now.synonyms, FACT_WORDS.now.ignored
+    about = (word for word in split_words(text) if synonyms.get(word, "not" if word in ignored else "") != "not")
+    return any(_has_all(words, [word]) for word in about)
 
 
 def is_correction(message: str) -> bool:
@@ -209,54 +214,97 @@ def with_dates(fact: str, days: Mapping[Phrase, str]) -> str:
 
 
 def is_said(fact: str, *texts: str) -> bool:
-    """Returns whether the texts together have every significant word of the fact, and outside of negations unless it
-    has one itself or is their reason; false if the fact has none.
+    """Returns whether the texts together state every significant word of the fact; false if it has none. What they take
+    back counts if the fact does so too or is the reason, and what they say of another if it names such a person.
     """
     if not all(any(address in text for text in texts) for address in _ADDRESS.findall(fact)):
         return False
-    significant = significant_words(fact)
-    language = detect_language(texts[0])
-    clauses, of_fact = [each for text in texts for each in _clauses_of(text, language)], [*_clauses_of(fact, language)]
-    is_explained = any(each.why for each in of_fact) and any(each.explains for each in clauses)
-    takes_all = is_explained or any(each.negated for each in of_fact)
-    words = {word for clause in clauses if takes_all or not clause.negated for word in clause.words}
-    synonyms = {FACT_WORDS.now.synonyms[word] for word in words if word in FACT_WORDS.now.synonyms}
-    forms = set(map(_without_prefix, words))
-    return bool(significant) and all(
-        FACT_WORDS.now.synonyms.get(word) in synonyms or _is_among(_without_prefix(word), forms) for word in significant
-    )
+    significant, language = significant_words(fact), detect_language(texts[0])
+    of_fact, *of_texts = (_clauses_of(text, language, FACT_WORDS.now) for text in (fact, *texts))
+    clauses = [*chain.from_iterable(of_texts)]
+    others = _forms(phrase[-1] for clause in clauses for phrase, kind in clause.said if kind == "other")
+    if not any(_is_among(word, others) for word in split_words(fact)):
+        clauses = [clause for clause in clauses if not clause.is_of_another]
+    denials = [clause for clause in of_fact if clause.negated]
+    if denials or (any("why" in each.kinds for each in of_fact) and any(each.explains for each in clauses)):
+        denied = [word for each in clauses if each.negated or each.is_listed for word in each.words]
+        is_so = all(_has_all(denied, each.bare[-1:]) for each in denials)  # what is denied comes last
+        return is_so and _has_all([word for clause in clauses for word in clause.words], significant)
+    so = [clause for clause in clauses if not clause.negated]
+    known = [word for text in texts[1:] for word in split_words(text)]  # "no longer Monday, Tuesday": of the meeting
+    is_more = sum(1 for _ in _in_pairs(significant)) > 1  # than a thing of the list: `I have no car, bike or boat`
+    alone = ([*each.words, *known] for each in so if each.is_listed and is_more)
+    together = [word for each in so if not each.is_listed for word in each.words]
+    return bool(significant) and any(_has_all(words, significant) for words in (together, *alone))
 
 
-@dataclass(frozen=True, slots=True)
+def _has_all(words: Collection[str], significant: Collection[str]) -> bool:
+    synonyms, forms = FACT_WORDS.now.synonyms, _forms(words)
+    meanings = {synonyms[word] for word in words if word in synonyms}
+    return all(synonyms.get(word) in meanings or _is_among(word, forms) for word in significant)
+
+
+@dataclass(slots=True)
 class _FactClause:
-    """A part of a sentence: `I eat no nuts`, and `as I am allergic`, which explains that and says of what it is."""
+    """A part of a sentence: `I eat no nuts`, and `as I am allergic`, which explains that and says of what it is. One
+    `is_listed` if it may go on with a list that another one takes back: `no meat, fish or eggs`. One with a cue,
+    or with the user for its subject, never `goes_on`. `bare` are the words in no list.
+    """
 
     said: Sequence[tuple[Phrase, str | None]]
+    bare: Sequence[str]
+    is_listed: bool = False
+    is_of_another: bool = False
 
+    kinds = property(lambda self: [kind for _, kind in self.said])
     words = property(lambda self: [word for phrase, _ in self.said for word in phrase])
-    negated = property(lambda self: any(kind in ("not", "without") for _, kind in self.said))
-    why = property(lambda self: any(kind == "why" for _, kind in self.said))
-
-    @property
-    def explains(self) -> bool:
-        own = [word for phrase, kind in self.said if kind is None for word in phrase]
-        return self.why and not self.negated and FACT_WORDS.now.ignored.issuperset(own)
+    begins = property(lambda self: self.kinds[:1] in (["but"], ["without"]))
+    negated = property(lambda self: not {"not", "last", "without"}.isdisjoint(self.kinds))
+    explains = property(lambda self: "why" in self.kinds and not self.negated and not self.bare)
+    goes_on = property(lambda self: "me" not in self.kinds and not any(_cues_in(tuple(self.words))))
+    names_another = property(lambda self: "other" in self.kinds[:2] and "me" not in self.kinds)
 
 
-def _clauses_of(text: str, language: str) -> Iterator[_FactClause]:
-    matcher = FACT_WORDS.now.negations.get(language, _NO_PHRASES)
-    for part in (part for sentence in sentences_of(text) for part in _CLAUSE.split(sentence)):
-        said: list[tuple[Phrase, str | None]] = []
+@lru_cache(maxsize=64)  # a message is compared with each of its facts
+def _clauses_of(text: str, language: str, known: FactWords) -> Sequence[_FactClause]:
+    found: list[_FactClause] = []
+    for sentence, _ in _statements_of(text):
+        clauses = [*_parted(sentence, known.negations.get(language, _NO_PHRASES))]
+        of_another, list_of = False, set[str]()  # the words of the clause that takes back a list
+        for each in clauses:
+            of_another = each.names_another or (of_another and each.goes_on and not each.begins)
+            goes_on = list_of and not each.begins and list_of.isdisjoint(each.words) and each.goes_on
+            list_of = {*each.bare} if each.negated else list_of if goes_on else set()
+            each.is_of_another, each.is_listed = of_another, bool(list_of)
+        list_of = set()
+        for each in reversed(clauses):
+            goes_on = list_of and list_of.isdisjoint(each.words) and each.goes_on
+            list_of = {*each.bare} if "last" in each.kinds else list_of if goes_on else set()
+            each.is_listed = each.is_listed or bool(list_of)
+            list_of = set() if each.begins else list_of
+        found += clauses
+    return found
+
+
+def _parted(sentence: str, matcher: PhraseMatcher[str]) -> Iterator[_FactClause]:
+    for part in _CLAUSE.split(sentence):
+        said: list[list[tuple[Phrase, str | None]]] = [[]]
         for phrase, kind in _phrases_in(split_words(part), matcher):
-            if kind in ("without", "but"):
-                yield _FactClause(said)
-                said = []
-            said.append((phrase, kind))
-        yield _FactClause(said)
+            said += [[]] if kind in ("without", "but") else []
+            said[-1].append((phrase, kind))
+        for each in said:
+            bare = [word for phrase, kind in each if not kind for word in phrase]
+            yield _FactClause(each, [word for word in bare if word not in FACT_WORDS.now.ignored])
+
+
+def _forms(words: Iterable[str]) -> set[str]:
+    """Returns the words, Arabic ones also without their prefixes: the article, and the person of a verb."""
+    return {form for word in words for form in (word, _ARABIC_PREFIX.sub("", word))}
 
 
 def _is_among(word: str, forms: set[str]) -> bool:
-    return word in forms or (word.isalpha() and any(_is_form_of(word, other) for other in forms))
+    found = not forms.isdisjoint(own := _forms([word]))
+    return found or (word.isalpha() and any(_is_form_of(each, other) for each in own for other in forms))
 
 
 def _is_form_of(word: str, other: str) -> bool:
@@ -264,8 +312,3 @@ def _is_form_of(word: str, other: str) -> bool:
     longer = max(len(word), len(other))
     shared = next((at for at, letters in enumerate(zip(word, other, strict=False)) if len({*letters}) > 1), longer)
     return min(shared, len(word), len(other)) >= max(SHORTEST_STEM, STEM_SHARE * longer)
-
-
-def _without_prefix(word: str) -> str:
-    """Drops the prefixes of an Arabic word: the article, and the person of a verb."""
-    return _ARABIC_PREFIX.sub("", word)

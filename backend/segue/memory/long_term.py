@@ -53,7 +53,7 @@ class LongTermMemory:
     noted: Callable[[str, Memory], None] = lambda owner, fact: None  # noqa: ARG005 (their names)
     _: KW_ONLY
     budget: int = 1500  # in tokens
-    stop_learning: Callable[[AsyncConnection, str, str], Awaitable[None]]
+    stop_learning: Callable[..., Awaitable[None]]
 
     def __post_init__(self) -> None:
         self._has_vectors: bool | None = None
@@ -121,11 +121,13 @@ class LongTermMemory:
         """Deletes the facts of these words and those they replaced; returns their contents. None if the user has not
         asked for it in their last messages of this session: a page may have.
         """
-        messages = await self._said(owner, session_id)
-        if not any(fact_cues.asks_to_forget(said_by_user(each)) for each in messages[:MESSAGES_THAT_ASK]):
+        said = [said_by_user(each) for each in (await self._said(owner, session_id))[:MESSAGES_THAT_ASK]]
+        behind = [fact_cues.told_after_forgetting(each) for each in said]
+        if behind.count(None) == len(behind):
             return None
+        tells_more = fact_cues.may_state_facts(said[0] if behind[0] is None else behind[0])
         async with self.database.transaction() as connection:
-            await self.stop_learning(connection, owner, session_id)  # from what was said before
+            await self.stop_learning(connection, owner, session_id, but_running=tells_more)  # from what was said before
             return await fact_store.delete_facts_that_say(connection, owner, contents)
 
     async def embed(self, texts: Sequence[str], *, payer: Payer | None, urgent: bool = False) -> Embeddings | None:

@@ -295,3 +295,26 @@ async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_r
         finally:
             process.kill()
             never.set()
+
+
+async def test_what_is_told_behind_a_wish_to_forget_is_noted(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
+    old, new = "My number is 555 1234", "My number is 555 9876"
+    provider.will(calls(("forget", {"facts": [old]})), says("Done."), notes(fact(old), fact(new, "contact")))
+    await tell(client, old)
+    await client.chat(await client.new_session(), f"Forget that {old}. {new}")
+    await all_taken_in(settings)
+    assert await known(client) == [new]
+
+
+async def test_what_was_told_before_a_wish_to_forget_in_the_same_message_is_not_noted(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
+    home = "I live in Via Roma 5"
+    provider.will(
+        calls(("remember", {"content": home, "kind": "fact"})), calls(("forget", {"facts": [home]})), says("Ok.")
+    )
+    await client.chat(await client.new_session(), f"{home}. No, forget where I live.")
+    await all_taken_in(settings)
+    assert await known(client) == []

@@ -17,7 +17,7 @@ from segue.agent import prompts
 from segue.around.offline import vocabulary as vocab
 from segue.domain.session import MAX_CONTENT_CHARS
 from segue.language.written_values import dates_in
-from segue.memory.fact_cues import CuedSentence, cued_sentences, significant_words
+from segue.memory.fact_cues import cued_sentences, is_about, significant_words
 from segue.models.untrusted import CLOSE, OPEN
 
 _ID = re.compile(r"\b[a-z]{2,12}[-_](?:[0-9a-f]{6,}|(?=[a-z]*\d)[0-9a-z]{4,40})\b", re.IGNORECASE)
@@ -235,28 +235,30 @@ def _clock(words: vocab.LaterWords, when: str) -> time | None:
 
 
 def extract_facts(request: str) -> str:
-    """Returns as JSON every clause that states a fact; a correction supersedes the known one most like it. What the
-    user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
+    """Returns as JSON every clause that states a fact; a correction supersedes the first known one that it is about.
+    What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
     fields = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
     facts = [
         {
             "content": stated[:MAX_CONTENT_CHARS],
-            "kind": _KINDS.get(cued.kind, cued.kind),
-            "supersedes": _most_like(cued.sentence, fields["known"]) if cued.kind == "correction" else None,
+            "kind": _KINDS.get(kind, kind),
+            "supersedes": next((each["id"] for each in fields["known"] if is_about(sentence, each["fact"])), None)
+            if kind == "correction"
+            else None,
         }
-        for cued in cued_sentences(fields["user_said"])
-        for stated in _statements(cued)
+        for sentence, kind in cued_sentences(fields["user_said"])
+        for stated in _statements(sentence, kind)
     ]
     return orjson.dumps({"facts": facts}).decode()
 
 
-def _statements(cued: CuedSentence) -> list[str]:
+def _statements(sentence: str, kind: str) -> list[str]:
     """Returns the facts of a sentence, each to be forgotten alone: `I live in Rome`, `I work for Lumen`. A clause
     without a cue of its own belongs to the fact before it, or else to the one after it; a greeting to none.
     """
-    stated = _statement(cued.sentence)
-    if cued.kind == "correction" or not stated:
+    stated = _statement(sentence)
+    if kind == "correction" or not stated:
         return [stated] if stated else []
     joiners = [joiner.span() for joiner in vocab.JOINER.finditer(stated)]
     starts, ends = [0, *(end for _, end in joiners)], [*(start for start, _ in joiners), len(stated)]
@@ -283,10 +285,3 @@ def _statement(sentence: str) -> str:
 def facts_in(notes: str) -> list[str]:
     block = _FACTS.search(notes)
     return [orjson.loads(line)["fact"] for line in block.group(1).splitlines()] if block else []
-
-
-def _most_like(sentence: str, known: list[dict[str, str]]) -> str | None:
-    words = set(significant_words(sentence))
-    shared = {fact["id"]: len(words.intersection(significant_words(fact["fact"]))) for fact in known}
-    best = max(shared, key=lambda memory_id: shared[memory_id], default=None)
-    return best if best and shared[best] else None

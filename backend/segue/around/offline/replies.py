@@ -18,7 +18,7 @@ from segue.agent import prompts
 from segue.around.offline import vocabulary as vocab
 from segue.around.offline.fill_arguments import Request, arguments_for, facts_in, missing_arguments, promise_in
 from segue.domain.session import READ_ATTACHMENT
-from segue.memory.fact_cues import asks_to_forget, is_about, may_state_facts
+from segue.memory.fact_cues import is_about, may_state_facts, told_after_forgetting
 from segue.plans.acknowledgement import classify
 from segue.plans.asked_words import last_question
 
@@ -137,7 +137,7 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) 
 def _by_own_tool(talk: Talk, own: Mapping[str, vocab.OfferedTool]) -> AIMessage | None:
     if PROMISE in own and (later := talk.wanted_later):
         return call_to(own[PROMISE], later)
-    if FORGET not in own or not asks_to_forget(talk.message):
+    if FORGET not in own or told_after_forgetting(talk.message) is None:
         return None
     about = [fact for fact in facts_in(talk.notes) if is_about(talk.message, fact)]
     return call_to(own[FORGET], {"facts": about}) if about else _reply(talk, talk.say("nothing_to_forget"))

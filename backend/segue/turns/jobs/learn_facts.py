@@ -187,8 +187,11 @@ class FactExtraction:
         return {"session_id": job.session_id, "turn_id": job.turn_id}
 
 
-async def cancel_extraction(connection: AsyncConnection, owner: str, session_id: str) -> None:
+async def cancel_extraction(
+    connection: AsyncConnection, owner: str, session_id: str, *, but_running: bool = False
+) -> None:
     """Notes no more facts from a session's messages; a job that runs finds its mark gone."""
     mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
     of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
-    await connection.execute(update(turns).where(*of_session).values(facts_due_at=None))
+    ended = [turns.c.finished_at.is_not(None)] if but_running else []
+    await connection.execute(update(turns).where(*of_session, *ended).values(facts_due_at=None))
