@@ -297,6 +297,20 @@ async def test_facts_survive_kill_nine_before_they_are_written_and_the_loss_of_r
             never.set()
 
 
+async def test_a_correction_replaces_only_what_it_is_about_though_the_model_names_another_fact(
+    client: Client, provider: Provider, settings: Settings
+) -> None:
+    async def names_another(body: dict[str, Any]) -> Response:
+        [allergy] = json.loads(body["messages"][1]["content"])["known"]
+        return notes(fact("Ho un cane", supersedes=allergy["id"]))
+
+    provider.will(says("Bello."), names_another)
+    await tell(client, ALLERGY)
+    await client.chat(await client.new_session(), "Ho un cane, non sono allergico ai cani")
+    await all_taken_in(settings)
+    assert await known(client) == ["Ho un cane", ALLERGY]
+
+
 async def test_what_is_told_behind_a_wish_to_forget_is_noted(
     client: Client, provider: Provider, settings: Settings
 ) -> None:

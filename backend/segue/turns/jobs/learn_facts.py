@@ -3,7 +3,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
@@ -21,7 +21,7 @@ from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.log import log
 from segue.memory import fact_store, history
-from segue.memory.fact_cues import days_meant, is_said, with_dates
+from segue.memory.fact_cues import days_meant, is_about, is_said, with_dates
 from segue.memory.fact_store import FactSource
 from segue.memory.long_term import LongTermMemory
 from segue.models.chat_model import ChatModel
@@ -83,19 +83,19 @@ async def propose_facts(
     }
     text = await model.complete(TEXTS["extractor"], neutralised(as_json(request)), schema=FACTS, account=account)
     answer = first_object(text, _Facts)
-    known_ids = {memory.id for memory in known}
-    facts = (_read_fact(fact, known_ids) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
+    contents = {memory.id: memory.content for memory in known}
+    facts = (_read_fact(fact, contents) for fact in (answer.facts[:MAX_FACTS] if answer else ()))
     return [fact for fact in facts if fact is not None]
 
 
-def _read_fact(value: object, known_ids: set[str]) -> NewFact | None:
-    """Returns None for a malformed fact: the others are kept."""
+def _read_fact(value: object, known: Mapping[str, str]) -> NewFact | None:
+    """Returns None for a malformed fact: the others are kept. It replaces none that it is not about."""
     try:
         fact = _Fact.model_validate(clean(value))
     except ValidationError:
         return None
     importance = min(max(fact.importance, MIN_IMPORTANCE), MAX_IMPORTANCE)
-    supersedes = fact.supersedes if fact.supersedes in known_ids else None
+    supersedes = fact.supersedes if is_about(fact.content, known.get(fact.supersedes or "", "")) else None
     return NewFact(fact.content, fact.kind, importance=importance, supersedes=supersedes)
 
 
