@@ -160,6 +160,16 @@ async def delete_facts_that_say(connection: AsyncConnection, owner: str, content
     return [str(content) for content in await connection.scalars(gone.returning(memories.c.content))]
 
 
+async def delete_facts_told_in(connection: AsyncConnection, told_in: sa.Select[tuple[str]]) -> None:
+    """Deletes the facts that come from these messages. What they corrected holds again, unless it was told since."""
+    gone, newer = sa.select(memories.c.id).where(memories.c.message_id.in_(told_in)), memories.alias("newer")
+    same = (newer.c.owner == memories.c.owner, newer.c.content_hash == memories.c.content_hash)
+    told_since = sa.exists().where(*same, (newer.c.seq > memories.c.seq) | newer.c.superseded_by.is_(None))
+    corrected = (memories.c.superseded_by.in_(gone), memories.c.id.not_in(gone), ~told_since)
+    await connection.execute(sa.update(memories).where(*corrected).values(superseded_by=None))
+    await connection.execute(sa.delete(memories).where(memories.c.id.in_(gone)))
+
+
 async def delete_facts_of_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
     """Deletes the facts that come from a session, corrected ones too, and those they corrected."""
     await connection.execute(sa.delete(memories).where(memories.c.owner == owner, memories.c.session_id == session_id))

@@ -18,7 +18,8 @@ from segue.domain.field_types import doc
 from segue.domain.ids import new_id
 from segue.domain.session import NO_OPTIONS, Attached, first_words
 from segue.domain.tool import Tool
-from segue.memory.history import BY_PROGRAM, user_messages_of
+from segue.memory import fact_store
+from segue.memory.history import BY_PROGRAM, IN_HISTORY, user_messages_of
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
 from segue.tools.results import recent_references
@@ -45,8 +46,9 @@ async def put_in_place(
     connection: AsyncConnection, session_id: str, request: ChatRequest, tools: Mapping[str, Tool], *, now: datetime
 ) -> ChatRequest:
     """Takes the turn of the message that a request comes `instead_of`, and all after it, out of the history. Returns
-    the request in its place: if it has no message, with all that the user wrote in that turn. Under the lock of the
-    session. Raises NotFound, AppError `turn_in_progress`, `not_in_history`, `not_the_users`, `cannot_edit_steer`.
+    the request in its place: if it has no message, with all that the user wrote in that turn, else what they told there
+    is forgotten. Under the lock of the session. Raises NotFound, AppError `turn_in_progress`, `not_in_history`,
+    `not_the_users`, `cannot_edit_steer`.
     """
     named, opening = messages.alias("named"), messages.alias("opening")
     statement = (
@@ -68,6 +70,10 @@ async def put_in_place(
     old_request, note = request_of(row.request, row.id), await _note_of_calls(connection, session_id, tools)
     request = replace(request, force_web_search=old_request is not None and old_request.force_web_search, note=note)
     if request.message:
+        stays = select(func.max(messages.c.turn_seq)).where(messages.c.session_id == session_id, IN_HISTORY)
+        behind = messages.c.turn_seq > func.coalesce(stays.scalar_subquery(), 0)
+        left = select(messages.c.id).where(messages.c.session_id == session_id, behind)
+        await fact_store.delete_facts_told_in(connection, left)
         return request
     user_messages = await user_messages_of(connection, row.id)
     files = [Attached(**file) for each in user_messages for file in each.metadata.get("attachments", ())]

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from segue.agent.prompts import TEXTS
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
+from tests.support.branches import edit, regenerate
 from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.provider import Provider, calls, delta, fails, fence_after, says, sse
 from tests.support.service import Client, Process, running
@@ -332,3 +333,27 @@ async def test_what_was_told_before_a_wish_to_forget_in_the_same_message_is_not_
     await client.chat(await client.new_session(), f"{home}. No, forget where I live.")
     await all_taken_in(settings)
     assert await known(client) == []
+
+
+@pytest.mark.parametrize("said_instead", ["I live in Milan", "What is the weather?"])
+async def test_what_was_told_in_a_message_that_is_edited_is_forgotten_and_what_it_corrected_holds_again(
+    said_instead: str, client: Client, provider: Provider, settings: Settings
+) -> None:
+    async def corrects(body: dict[str, Any]) -> Response:
+        [before] = json.loads(body["messages"][1]["content"])["known"]
+        return notes(fact("I live in Rome", supersedes=before["id"]))
+
+    provider.will(says("Nice."), corrects)
+    await tell(client, "I live in Pisa")
+    session = await client.new_session()
+    await client.chat(session, "I live in Rome")
+    await all_taken_in(settings)
+    provider.will(says("Rome!"), notes(fact("I live in Rome")))
+    await regenerate(client, session, (await client.messages(session))[-1]["id"])
+    await all_taken_in(settings)
+    assert await known(client) == ["I live in Rome"]
+    told = [said_instead] if "live" in said_instead else []
+    provider.will(says("Well."), *(notes(fact(each)) for each in told))
+    await edit(client, session, (await client.messages(session))[0]["id"], said_instead)
+    await all_taken_in(settings)
+    assert await known(client) == [*told, "I live in Pisa"]
