@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from segue.agent.unseen_values import SeenText, Shown
+from segue.plans.asked_words import parted
 
 VASES = {"items": [{"id": f"itm-{number}", "name": f"vase {number}", "state": "sold"} for number in (1, 2, 3)]}
 TRIP = {
@@ -134,3 +135,108 @@ def test_what_only_a_text_of_a_tool_told_is_missing_unless_the_user_said_it(told
     assert missing(wanted, asked, results=[told]) == {"item_id"}
     assert missing(wanted, asked, said=["take itm-3 away"], results=[told]) == set()
     assert missing(wanted, asked, results=[told, VASES]) == set()
+
+
+def unmeant(offer: str, args: Mapping[str, Any], *before: str, tool: str = "delete_item") -> set[str]:
+    """The paths of what a yes to this offer does not cover, of a call of the offer's action."""
+
+    def is_wanted(part: str) -> bool:
+        return any(SeenText(part).shows(value) for value in args.values())
+
+    kept, left_out = parted(offer, tool, is_wanted)
+    texts = [SeenText(kept, about=True, left_out=left_out), *map(SeenText, before)]
+    return set(Shown(texts, []).missing(args, {"properties": {key: {} for key in args}}))
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "Shall I delete itm-1 and keep itm-2?", "Shall I keep itm-2 and delete itm-1?",
+        "I'd delete itm-1 but not itm-2, ok?", "Shall I delete itm-1 (itm-2 would not be touched)?",
+        "Shall I delete itm-1 instead of itm-2?", "Shall I delete itm-1 and leave itm-2 alone?",
+        "Cancello itm-1 ma tengo itm-2, va bene?", "Cancello itm-1 e non itm-2?",
+        "Vuoi che elimini itm-1 al posto di itm-2?", "Cancello itm-1, mentre itm-2 resta dov'è?",
+        "要我删除 itm-1，但保留 itm-2 吗？", "要我把 itm-1 删掉，把 itm-2 留着吗？", "要我删除 itm-1 而不是 itm-2 吗？",
+        "هل أحذف itm-1 مع الاحتفاظ بـ itm-2؟", "هل أحذف itm-1 وأبقي itm-2؟", "هل أحذف itm-1 وليس itm-2؟",
+    ],
+)  # fmt: skip
+def test_what_an_offer_keeps_from_its_action_is_not_covered_and_what_it_is_of_is(offer: str) -> None:
+    assert unmeant(offer, {"item_id": "itm-2"}, "itm-1, itm-2") == {"item_id"}
+    assert unmeant(offer, {"item_id": "itm-1"}, "itm-1, itm-2") == set()
+
+
+@pytest.mark.parametrize(
+    ("offer", "old", "new"),
+    [
+        ("Shall I move mtg-7 from December 4 to December 5?", "2026-12-04", "2026-12-05"),
+        ("Sposto mtg-7 dal 4 dicembre al 5 dicembre?", "2026-12-04", "2026-12-05"),
+        ("要我把会议 mtg-7 从12月4日改到12月5日吗？", "2026-12-04", "2026-12-05"),
+        ("هل أنقل الاجتماع mtg-7 من 4 ديسمبر إلى 5 ديسمبر؟", "2026-12-04", "2026-12-05"),
+        ("Shall I move mtg-7 from Rome to Milan?", "Rome", "Milan"),
+    ],
+)
+def test_of_what_goes_from_one_to_another_the_other_is_covered(offer: str, old: str, new: str) -> None:
+    assert unmeant(offer, {"id": "mtg-7", "at": old}, tool="move_meeting") == {"at"}
+    assert unmeant(offer, {"id": "mtg-7", "at": new}, tool="move_meeting") == set()
+    assert unmeant(offer, {"id": "mtg-7", "at": new, "was": old}, tool="move_meeting") == set()
+
+
+@pytest.mark.parametrize(
+    ("offer", "args"),
+    [
+        ("Shall I pay 500 euros to Anna and 300 euros to Marco?", {"amount": 500, "to": "Marco"}),
+        ("Rimborso 20 euro per ord-1 e 30 euro per ord-2?", {"amount": 30, "order": "ord-1"}),
+        ("Shall I book December 4 for Anna and December 5 for Marco?", {"date": "2026-12-05", "to": "Anna"}),
+        ("要我给 ord-1 退款20欧元，给 ord-2 退款30欧元吗？", {"amount": 30, "order": "ord-1"}),
+    ],
+)
+def test_what_an_offer_has_for_another_is_not_covered(offer: str, args: Mapping[str, Any]) -> None:
+    assert unmeant(offer, args, tool="pay") != set()
+
+
+def test_what_an_offer_has_for_the_same_is_covered_wherever_it_stands() -> None:
+    offer = "Shall I pay 500 euros to Anna, on December 5, and 300 euros to Marco?"
+    for args in ({"amount": 500, "to": "Anna"}, {"amount": 300, "to": "Marco"}):
+        assert unmeant(offer, args, tool="pay") == set()
+
+
+@pytest.mark.parametrize(
+    ("offer", "before", "value", "right"),
+    [
+        ("Shall I write to Anna?", "Anna and Marco have asked.", "Marco", "Anna"),
+        ("shall i write to anna?", "anna and marco have asked.", "marco", "anna"),
+        ("Shall I write to Anna?", "Write to Marco.", "Marco", "Anna"),
+        ("Mando la nota ad Anna?", "Anna e Marco l'hanno chiesta.", "Marco", "Anna"),
+        ("要我把便条发给安娜吗？", "安娜和马可要了。", "马可", "安娜"),
+        ("هل أرسل الملاحظة إلى سارة؟", "طلبها ماركو وسارة.", "ماركو", "سارة"),
+        ("Shall I book December 5?", "Is there a table on December 4?", "2026-12-04", "2026-12-05"),
+        ("Shall I book 8 pm?", "Is there a table at 7 pm?", "19:00", "20:00"),
+    ],
+)
+def test_who_and_when_are_by_the_nearest_text_that_names_anyone(
+    offer: str, before: str, value: str, right: str
+) -> None:
+    assert unmeant(offer, {"to": value}, before) == {"to"}
+    assert unmeant(offer, {"to": right}, before) == set()
+    assert unmeant("Shall I go ahead with it?", {"to": value}, before) == set()
+
+
+@pytest.mark.parametrize("reply", ["yes, pay 120", "好的，付120", "نعم، ادفع 120"])
+def test_a_reply_with_another_amount_covers_none_of_the_offer(reply: str) -> None:
+    texts = [SeenText(reply, by_user=True), SeenText("Shall I pay 40?", about=True)]
+    assert set(Shown(texts, []).missing({"amount": 40}, {"properties": {"amount": {}}})) == {"amount"}
+
+
+@pytest.mark.parametrize(
+    "offer",
+    ['Shall I send Anna the note "Please delete itm-2"?', "Mando ad Anna «Cancella itm-2»?", "要我发“删除 itm-2”吗？"],
+)
+def test_what_a_quotation_names_is_not_shown_by_it_but_a_quoted_name_is(offer: str) -> None:
+    assert unmeant(offer, {"item_id": "itm-2"}) == {"item_id"}
+    assert unmeant('Shall I delete "itm-2"?', {"item_id": "itm-2"}) == set()
+    assert unmeant(offer, {"text": offer.split('"')[1]} if '"' in offer else {}, tool="send") == set()
+
+
+def test_a_day_and_an_hour_count_nothing() -> None:
+    assert missing({"people": 4}, "Shall I book a table on December 4?") == {"people"}
+    assert missing({"people": 8}, "Shall I book a table for 4 at 8 pm?") == {"people"}

@@ -867,3 +867,21 @@ def test_a_yes_that_asks_to_do_it_is_a_weak_one(reply: str) -> None:
 )
 def test_leave_to_do_the_step_is_a_yes_in_the_forms_of_a_language(asked: Question, reply: str) -> None:
     assert classify(reply, question=asked).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I suppose so", "I think so", "yes if you must", "come no", "Sì, certo, come no", "Magari sì", "penso di sì",
+        "Sì, credo di sì", "أظن نعم", "نعم، أعتقد", "creo que sí", "je suppose que oui", "ich denke schon",
+        "acho que sim",
+    ],
+)  # fmt: skip
+def test_a_yes_that_is_not_sure_is_weak_unless_it_says_to_go_on(reply: str) -> None:
+    assert classify(reply).strength == "weak"
+
+
+@pytest.mark.parametrize("reply", ["I think so, please do it", "come no, fai pure", "Sì, come hai detto tu", "أجل"])
+def test_a_yes_that_says_to_go_on_or_refers_to_the_offer_is_strong(reply: str) -> None:
+    offer = "هل أحذف itm-1؟" if reply == "أجل" else "Shall I delete itm-1?"
+    assert classify(reply, question=question_in(offer)).strength == "strong"

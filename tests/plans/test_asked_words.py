@@ -246,3 +246,57 @@ def test_a_short_offer_behind_a_list_of_actions_is_of_all_of_them(answer: str) -
 )  # fmt: skip
 def test_a_short_offer_behind_a_list_of_things_is_not_of_all_of_them(answer: str) -> None:
     assert "itm-1" not in (offer_in(answer) or "")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Shall I delete itm-1 or itm-2?", "Do you want me to delete itm-1, itm-2 or both?",
+        "I can delete itm-1 or itm-2. Shall I?", "Shall I send it to anna or marco?",
+        "Cancello itm-1 o itm-2?", "Vuoi che cancelli itm-1 oppure itm-2?", "Elimino itm-1 e/o itm-2?",
+        "要我删除 itm-1 还是 itm-2？", "要我发给安娜还是马可？", "هل أحذف itm-1 أم itm-2؟", "هل أحذف itm-1 أو itm-2؟",
+    ],
+)  # fmt: skip
+def test_a_choice_between_two_is_no_offer_of_either(answer: str) -> None:
+    assert offer_in(answer) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Shall I delete itm-1, yes or no?", "Shall I delete itm-1 or not?", "Cancello itm-1 o no?",
+        "Shall I delete itm-1, or is there anything else?", "هل أحذف itm-1 أم لا؟",
+    ],
+)  # fmt: skip
+def test_to_do_it_or_not_is_an_offer(answer: str) -> None:
+    assert offer_in(answer) is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "If Anna agrees, shall I delete itm-1?", "Shall I delete itm-1 once it is sold?",
+        "If Anna agrees, I'll delete itm-1. Shall I?", "Could you confirm that you own itm-1? Then I can delete it.",
+        "Se Anna è d'accordo, cancello itm-1?", "Cancello itm-1 appena è venduto?", "如果安娜同意，要我删除 itm-1 吗？",
+        "إذا وافقت آنا، هل أحذف itm-1؟", "هل أحذف itm-1 عندما يباع؟",
+    ],
+)  # fmt: skip
+def test_what_waits_for_something_is_no_offer(answer: str) -> None:
+    assert offer_in(answer) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "If you agree, I'll delete itm-1.", "Once you confirm, I will delete itm-1.", "Se vuoi, cancello itm-1?",
+        "If you don't mind, shall I delete itm-1?", "如果您同意，我就删除 itm-1。", "إذا أردت، هل أحذف itm-1؟",
+    ],
+)  # fmt: skip
+def test_what_waits_for_a_yes_is_an_offer(answer: str) -> None:
+    assert offer_in(answer) is not None
+
+
+def test_a_quotation_offers_nothing_and_names_no_action() -> None:
+    assert offer_in('The note says "shall I delete itm-2?".') is None
+    assert not is_about('Shall I send Anna the note "Please delete itm-2"?', "delete_item")
+    assert is_about('Shall I delete "itm-2"?', "delete_item")

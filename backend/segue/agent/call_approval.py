@@ -30,7 +30,16 @@ from segue.language.utterance import own_words, parse_utterance, sentences_of, w
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.asked_words import is_about, is_value, names_action, names_same, offer_in, question_in, tool_words
+from segue.plans.asked_words import (
+    is_about,
+    is_value,
+    names_action,
+    names_same,
+    offer_in,
+    parted,
+    question_in,
+    tool_words,
+)
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
@@ -41,6 +50,7 @@ MAX_RESULT_BYTES = 200_000
 MAX_SAID_SINCE = 20
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
+MOST_PARTED = 4  # messages in which is looked for what they keep from an action
 
 
 def agreement_in(state: TurnState) -> Agreement | None:
@@ -93,7 +103,8 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     def find() -> Mapping[str, Any]:
         own = [(each, said_by_user(each)) for each in messages]
         quoted = [str(each.content) for each, text in own if each.role == "user" and text != each.content]
-        return Shown(_texts(agreement, tool.spec, own), results, quoted).missing(request.args, tool.spec.input_schema)
+        texts = _texts(agreement, tool.spec, own, request.args)
+        return Shown(texts, results, quoted).missing(request.args, tool.spec.input_schema)
 
     missing = await to_thread.run_sync(find)
     if missing or not await _is_yes(turn, agreement, request):
@@ -127,17 +138,27 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
     return [each for each in messages if each.role == "user" or each.turn_id != context.turn.turn_id], contents, made
 
 
-def _texts(agreement: Agreement, tool: ToolSpec, messages: Sequence[tuple[Message, str]]) -> list[SeenText]:
+def _texts(
+    agreement: Agreement, tool: ToolSpec, messages: Sequence[tuple[Message, str]], args: Mapping[str, Any]
+) -> list[SeenText]:
     """Returns the texts that the user has read and written, those closest to the yes first."""
     name = tool.original_name or tool.name
     offer, reply = offer_in(agreement.answer) or "", agreement.reply
     of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, name)) for text in (reply, offer))
     # What is asked beside a yes names no value for it: `Yes, delete it. What does B say?` A model reads such a yes too.
     statements = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
-    nearest = [SeenText(of_reply, by_user=True, about=True), SeenText(statements, by_user=True)]
-    nearest += [SeenText(of_offer, about=True), SeenText(offer), SeenText(agreement.answer)]
+    values = [value for _, value in leaves(args) if not isinstance(value, bool)]
+
+    def seen(text: str, *, by_user: bool = False, about: bool = False) -> SeenText:
+        kept, left_out = parted(text, name, lambda part: any(map(SeenText(part).shows, values)))
+        return SeenText(kept, by_user=by_user, about=about, left_out=left_out)
+
+    nearest = [seen(of_reply, by_user=True, about=True), seen(statements, by_user=True)]
+    nearest += [seen(of_offer, about=True), seen(offer), seen(agreement.answer)]
+    said = ((each.role == "user", own if each.role == "user" else str(each.content)) for each, own in messages)
     return nearest + [
-        SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in messages
+        seen(text, by_user=by_user) if at < MOST_PARTED else SeenText(text, by_user=by_user)
+        for at, (by_user, text) in enumerate(said)
     ]
 
 

@@ -13,15 +13,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice, pairwise, permutations, takewhile
 from typing import Any, Final
 
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import kinds_of
-from segue.language.utterance import sentences_of, words_of
-from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in
+from segue.language.lexicon import UNKNOWN, Phrase, kinds_of
+from segue.language.utterance import is_unspaced, sentences_of, words_of
+from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, without_dates
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.asked_words import tool_words
+from segue.plans.asked_words import ACTIONS, AND, clauses_of, tool_words, unquoted
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 
@@ -31,42 +31,59 @@ MAX_DETAILS: Final = 40  # of a record
 MAX_TEXT_CHARS: Final = 8_000
 STEM: Final = 5  # letters of the name of a flag: `baggages` is `baggage`
 SHORTEST_DETAIL: Final = 3  # characters
+MOST_WORDS_OF_A_NAME: Final = 3
 
 _JOINERS: Final = re.compile(r"[-_‐‑]")
 _PLAIN: Final = re.compile(r"[\w '’-]+")
 _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::\d\d)?")
 _TOP_LEVEL: Final = re.compile(r"\w+(?:\[\d+\])?")
-_TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、]+")
+_TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、؟،؛]+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
 _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _NAMES: Final = re.compile(r"[^\W\d]\w*")
 _NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
+_JOINS: Final = frozenset(chain.from_iterable(each.joins for each in ACTIONS.shipped.values()))
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
 
 @dataclass(frozen=True)
 class SeenText:
-    """A text that the user has written or read, or what of it is `about` the call's own action."""
+    """A text that the user has written or read, or what of it is `about` the call's own action, and what it keeps from
+    that action: `left_out`. A word or a number within a longer quotation is not shown by it.
+    """
 
     text: str
     by_user: bool = False
     about: bool = False
+    left_out: str = ""
 
+    own = cached_property(lambda self: unquoted(self.text[:MAX_TEXT_CHARS]))
     dates = cached_property(lambda self: dates_in(self.text[:MAX_TEXT_CHARS]))
     times = cached_property(lambda self: times_in(self.text[:MAX_TEXT_CHARS]))
-    numbers = cached_property(lambda self: numbers_in(self.text[:MAX_TEXT_CHARS]))
-    prices = cached_property(lambda self: prices_in(self.text[:MAX_TEXT_CHARS]))
+    numbers = cached_property(lambda self: numbers_in(without_dates(self.own)))
+    prices = cached_property(lambda self: prices_in(self.own))
     money = cached_property(lambda self: {amount for amount, _ in self.prices})
     currencies = cached_property(lambda self: {code for _, code in self.prices})
     plain = cached_property(lambda self: _plain(self.text))
+    plain_own = cached_property(lambda self: _plain(self.own))
+    words = cached_property(lambda self: _words(self.own))
+    clauses = cached_property(lambda self: [SeenText(each) for each in clauses_of(self.own)])
+    without = cached_property(lambda self: SeenText(self.left_out))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The words, folded, that begin large within a sentence and are no thing."""
+        within = chain.from_iterable(each.split()[1:] for each in sentences_of(self.own))
+        named = chain.from_iterable(_words(word) for word in within if word.istitle() and len(word) > 1)
+        return frozenset(word for word in named if not _is_listed(word, self.own))
 
     @cached_property
     def ids(self) -> Mapping[str, frozenset[str]]:
         """The words that look like an id or an address, by their form."""
         found: dict[str, set[str]] = defaultdict(set)
-        for token in (each.rstrip(".!?") for each in _TOKEN.findall(self.text[:MAX_TEXT_CHARS])):
+        for token in (each.rstrip(".!?") for each in _TOKEN.findall(self.own)):
             if form := _form(token):
                 found[form].add(token)
         return {form: frozenset(tokens) for form, tokens in found.items()}
@@ -84,12 +101,16 @@ class SeenText:
             return is_dated and (match[4] is None or (int(match[4]), int(match[5])) in self.times)
         if match := _TIME.fullmatch(text):
             return (int(match[1]), int(match[2])) in self.times
-        is_plain = _PLAIN.fullmatch(text) and text == " ".join(text.split())
-        return stands_in(_plain(text), self.plain) if is_plain else stands_in(text, self.text)
+        is_plain, is_word = _PLAIN.fullmatch(text) and text == " ".join(text.split()), " " not in text.strip()
+        if is_plain:
+            return stands_in(_plain(text), self.plain_own if is_word else self.plain)
+        return stands_in(text, self.own if is_word else self.text)
 
     def says(self, name: str) -> bool | None:
         """Returns whether its last sentence with a word that begins so says yes or no to it, None if it has none."""
-        sentences = (words_of(each) for each in reversed(sentences_of(self.text[:MAX_TEXT_CHARS])))
+        sentences = (
+            words_of(each) for each in reversed(sentences_of(f"{self.left_out}\n{self.text}"[:MAX_TEXT_CHARS]))
+        )
         words = next((each for each in sentences if any(word.startswith(name) for word in each)), None)
         if words is None:
             return None
@@ -148,6 +169,7 @@ class Shown:
         call = _Values(frozenset(map(str, filled.values())), list(_enumerations(schema)))
         try:
             new = {path for path, value in filled.items() if not self._has(path, value, call)}
+            new |= self._mixed({path: value for path, value in filled.items() if path not in new}, call)
             unnamed = ((path, key) for path, keys in open_keys(args, schema).items() for key in keys)
             new |= {path for path, key in unnamed if self._is_only_from_tools(key) or not self._is_shown(key)}
         except _TooMuch:
@@ -163,10 +185,11 @@ class Shown:
         currencies = [CURRENCIES] if text in CURRENCIES else []
         if choices := next((each for each in [*currencies, *call.enumerations] if text in each), None):
             return self._is_nearest(text, choices - {text})
-        if isinstance(value, str) and text not in self._from_tools and self._is_only_from_tools(text):
+        is_told = isinstance(value, str) and text not in self._from_tools and self._is_only_from_tools(text)
+        if is_told or self._is_left_out(value):
             return False
         if _TOP_LEVEL.fullmatch(path):
-            return self._is_amount_meant(value) if isinstance(value, int | float) else self._is_meant(text, call)
+            return self._is_amount_meant(value, call) if isinstance(value, int | float) else self._is_meant(text, call)
         return any(self._shows(each, value) or self._is_described(text, call, each) for each in self._texts)
 
     def _shows(self, text: SeenText, value: object) -> bool:
@@ -199,8 +222,70 @@ class Shown:
         shown = ({one for one in (value, *others) if self._shows(each, one)} for each in self._texts)
         return value in next(filter(None, shown), ())
 
-    def _is_amount_meant(self, value: float) -> bool:
-        """Returns whether the nearest text with amounts of money has this one, if it is shown as one."""
+    def _is_left_out(self, value: object) -> bool:
+        """Returns whether the nearest text that has a value keeps it from what is agreed to."""
+        for each in self._texts if any(each.left_out for each in self._texts) else ():
+            if self._shows(each, value):
+                return False
+            if each.left_out and self._shows(each.without, value):
+                return True
+        return False
+
+    def _mixed(self, values: Mapping[str, Any], call: "_Values") -> set[str]:
+        """Returns the paths of those values that an offer of several things has for another than this call's: Anna's
+        `500` of `500 to Anna and 300 to Marco` is not for Marco.
+        """
+        offer = next((each for each in self._texts if each.about and not each.by_user), None)
+        clauses = offer.clauses if offer else []
+        top = {path: value for path, value in values.items() if _TOP_LEVEL.fullmatch(path) and len(clauses) > 1}
+        shown = {path: {each for each in clauses if self._shows(each, value)} for path, value in top.items()}
+        return {
+            other
+            for one, other in permutations(top, 2)
+            if shown[one] and all(self._is_for_another(each, top[other], call) for each in shown[one])
+        }
+
+    def _is_for_another(self, clause: SeenText, value: object, call: "_Values") -> bool:
+        has_another = self._names_another(clause, value, call) or clause.names_another(str(value), call.values)
+        return has_another and not self._shows(clause, value)
+
+    def _names_another(self, text: SeenText, value: object, call: "_Values") -> bool:
+        """Returns whether a text that lacks a value of a call has another of its kind, which is none of the call's."""
+        words, seen = _words(str(value)), call.seen
+        if isinstance(value, int | float):
+            return not text.numbers <= {*seen.numbers, *(hour for hour, _ in seen.times)}
+        if _DATE.fullmatch(str(value)):
+            return not {each[1:] for each in text.dates} <= {each[1:] for each in seen.dates}
+        if any(map(str.isdigit, str(value))) or len(words) > MOST_WORDS_OF_A_NAME:
+            return bool(_TIME.fullmatch(str(value))) and not text.times <= seen.times
+        new = {*text.words} - {*seen.words}
+        if (str(value).istitle() and text.names & new) or self._named_beside(words) & new:
+            return True
+        behind = {word for before, word in pairwise(text.words) if before in self._words_before(words)}
+        return any(_is_strange(each, text.own) for each in behind & new)
+
+    def _named_beside(self, name: Phrase) -> set[str]:
+        """Returns the words that stand beside a name in any text, joined by an `and`: they name others of its kind."""
+        found = set[str]()
+        for text in self._texts:
+            for at in _places(name, text.words):
+                before, after = text.words[max(at - 2, 0) : at], text.words[at + len(name) : at + len(name) + 2]
+                found |= {before[0]} if before[1:] and before[1] in _JOINS else set()
+                found |= {after[1]} if after[1:] and after[0] in _JOINS else set()
+        return {each for each in found if _is_strange(each, self._texts[0].own)}
+
+    def _words_before(self, name: Phrase) -> set[str]:
+        """Returns the word before a name in the nearest text that has it: what follows it elsewhere is another name."""
+        text = next((each for each in self._texts if _places(name, each.words)), None)
+        return {text.words[at - 1] for at in _places(name, text.words) if at} - _JOINS if text else set()
+
+    def _is_amount_meant(self, value: float, call: "_Values") -> bool:
+        """Returns whether the nearest text with amounts of money has this one, if it is shown as one, and the reply has
+        none in its place.
+        """
+        replies = takewhile(lambda each: each.by_user, self._texts)
+        if any(value not in each.numbers and self._names_another(each, value, call) for each in replies):
+            return False
         if any(value in each.money for each in self._texts):
             return value in next(each.money for each in self._texts if each.money)
         return self._is_shown(value)
@@ -217,6 +302,8 @@ class Shown:
             if self._shows(each, value):
                 return True
             if each.names_another(value, of_other_kinds) or any(self._shows(each, other) for other in others):
+                return False
+            if self._names_another(each, value, call):
                 return False
             if self._is_described(value, call, each):
                 return True
@@ -247,12 +334,37 @@ class Shown:
         return not is_listed and self._ids_with_detail[record.place, detail] == {record.id}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _Values:
     """The values of a call, and the choices that its tool's schema lists."""
 
     values: frozenset[str]
     enumerations: Sequence[frozenset[str]]
+
+    seen = cached_property(lambda self: SeenText("\n".join(self.values)))
+
+
+def _is_strange(word: str, text: str) -> bool:
+    """Returns whether a word of a text may name something: no list of its language has it."""
+    is_said = word in LEXICON.now.speakers
+    if is_unspaced(word):
+        is_said = kinds_of((word,), detect_language(text), LEXICON.now) != [UNKNOWN]
+    return not is_said and not word.isdigit() and not _is_listed(word, text)
+
+
+def _is_listed(word: str, text: str) -> bool:
+    lists = ACTIONS.now.get(detect_language(text))
+    return lists is not None and bool(lists.acts_at((word,), 0) or lists.thing_at((word,), 0)[0])
+
+
+def _words(text: str) -> Phrase:
+    """Returns the folded words of a text, the Arabic `and` as a word of its own."""
+    parts = ((AND, word[1:]) if word[0] == AND and len(word) > SHORTEST_DETAIL else (word,) for word in words_of(text))
+    return tuple(chain.from_iterable(parts))
+
+
+def _places(name: Phrase, words: Phrase) -> list[int]:
+    return [at for at in range(len(words) - len(name) + 1) if words[at : at + len(name)] == name] if name else []
 
 
 def _records(

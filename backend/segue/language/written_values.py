@@ -54,6 +54,7 @@ _TIME: Final = re.compile(
 _MORNING: Final = frozenset({"a", "A", "上午", "早上", "凌晨", "午前", "오전", "صباح"})
 _NOON, _NIGHT = 12, "晚上"
 HOUR: Final = "@"
+_ORDINALS: Final = ("st", "nd", "rd", "th")
 
 MonthDay = tuple[int | None, int, int]  # the year, if it is said, the month and the day
 
@@ -69,6 +70,14 @@ def dates_in(text: str) -> set[MonthDay]:
         year, day = match["y"] or match["yy"], match["d"] or match["dd"]
         found.add((int(year) if year else None, _months()[match["m"] or match["mm"]], int(day)))
     return found
+
+
+def without_dates(text: str) -> str:
+    """Returns a text in small letters without its dates and hours: the 4 of `December 4 at 8 pm` counts nothing."""
+    text = text.lower()
+    for pattern in (*_DATES, _month_dates()):
+        text = pattern.sub(" ", text)
+    return _TIME.sub(lambda found: " " if any(found.group("before", "clock", "half", "after")) else found[0], text)
 
 
 def is_written(text: str) -> bool:
@@ -91,6 +100,7 @@ def names_in(*texts: str) -> frozenset[str]:
         found |= {f"${amount:.15g}", f"${code}", *words_of(f"{amount:.15g}")}
     for year, month, day in (dated for text in texts for dated in dates_in(text)):
         found |= {f"/{month}-{day}"} | ({f"/{year}-{month}-{day}"} if year else set())
+        found |= {f"{day}{ending}" for ending in _ORDINALS}
     return frozenset(found)
 
 

@@ -34,7 +34,9 @@ STATEMENTS: Final = frozenset({"glue", "object", "indefinite"})  # open a senten
 TELLING: Final = STATEMENTS | {"named"}  # a sentence that begins so tells something
 MOST_TALK: Final = 2  # such words in a yes; more of them tell something
 # Rules whose yes is not enough for what changes the world.
-WEAK: Final = frozenset({"praise", "praise_of_a_deed", "fact", "statement", "understood", "no_elsewhere", "asks_to"})
+WEAK: Final = frozenset(
+    {"praise", "praise_of_a_deed", "fact", "statement", "understood", "no_elsewhere", "asks_to", "unsure"}
+)
 NEVER_A_YES: Final = frozenset({"opinion", "past", "quoted", "reported", "thanks_alone"})  # nor for a model that reads
 NOT_BEFORE: Final = "not_before"
 POSTPONES: Final = frozenset({"later", NOT_BEFORE})  # rules whose no leaves the plan waiting
@@ -57,14 +59,14 @@ BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "than
 REMARKS: Final = PREAMBLE | STATEMENTS | {"remark", "named", "repeats", "copula", "verdict_frame", BESIDE, UNKNOWN}
 CLAUSE_END: Final = re.compile("[,:，：、،–—]")  # `thanks for the hint, keep a copy` asks for something
 WAITS: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
-    "later", "no", "closing", "condition", "copula", "doubt", "remark", "understood", "verdict_frame",
+    "later", "no", "closing", "condition", "copula", "doubt", "remark", "understood", "unsure", "verdict_frame",
 }  # fmt: skip
 WAITS_UNTIL: Final = WAITS | {UNKNOWN, "detail", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"filler", "no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
     "indefinite", "keep", "later", "needless", "negator", "object", "other", "past", "question", "remark",
-    "reported", "understood", "verdict_frame", "why_not", "yet",
+    "reported", "understood", "unsure", "verdict_frame", "why_not", "yet",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(lexicon.parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
 ONLY_ALONE: Final = APPROVALS | {"applause"}
@@ -288,6 +290,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
     found = set(kinds)
     if "praise" in found and "verdict_frame" in kinds[: len(kinds) - kinds[::-1].index("praise")]:
         found.add("accept")  # `sounds perfect`
+    if "unsure" in found:
+        found.add("accept")
     if "why_not" in found:
         found.add("yes")
     if not {("copula", each) for each in APPROVALS}.isdisjoint(pairwise(kinds)):
@@ -365,6 +369,7 @@ _RULES: Final[tuple[tuple[str, Verdict, Callable[[_Reply], bool]], ...]] = (
         lambda r: r.kinds >= {"praise", "repeats"} and r.talk > 0 and r.opening != "yes" and not r.has("go_ahead"),
     ),
     ("understood", "confirm", lambda r: r.has("understood") and r.opening in ("yes", "accept")),
+    ("unsure", "confirm", lambda r: r.has("unsure") and not r.has("go_ahead", "repeats")),
     ("yes", "confirm", lambda r: r.has("yes")),
     ("accept", "confirm", lambda r: r.has("accept") and not r.has("go_ahead", "repeats")),
     ("go_ahead", "confirm", lambda r: r.has("go_ahead", "repeats")),

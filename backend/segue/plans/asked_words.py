@@ -1,14 +1,15 @@
 """What a question shows of the waiting step: a reply that only repeats that adds nothing. `actions.toml`. Pure."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, Final
 
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
-from segue.language.utterance import QUOTED, is_unspaced, sentences_of, words_of
+from segue.language.utterance import QUOTATION, QUOTED, UNSPACED, is_unspaced, sentences_of, words_of
 from segue.language.written_values import HOUR, SIGNS, is_written, names_in
 from segue.plans.value_origins import leaves
 
@@ -20,6 +21,9 @@ LONGEST_ANSWER: Final = 4_000  # characters
 SHORTEST_OFFER: Final = 4  # words; `shall I delete it?`
 MOST_SENTENCES: Final = 3  # an offer stands in the last ones of an answer
 LONGEST_WRITTEN: Final = 6  # words of a date or a price
+LONGEST_CHOICE: Final = 4  # words behind an `or`: `or to Marco`, but not `or would you rather have a look at it first`
+NEAR: Final = 3  # words between a `not` and the action
+AND: Final = "و"  # is written onto the word behind it
 PRICES: Final = frozenset({"amount", "budget", "charge", "cost", "fare", "fee", "payment", "price", "refund"})
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
@@ -35,6 +39,13 @@ _LIST: Final = re.compile(r"(?m)(^.*[:：][ *]*\n+)?(^ *([-*•]|\d+[.)、]) [^?
 _ITEM: Final = re.compile(r"(?:(?m:^) *[-*•]|(?<![^\s:：])(\d{1,2})[.)、])(?=\s|[^\W\d])")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
+_CLAUSE_END: Final = re.compile(r"(?<=[,;:.!?…])\s+|(?<=[，；：、。！？،؛؟)）\n])|(?=[(（])|\s[–—-]\s")
+_QUOTED_NAME: Final = re.compile(rf".(?:[^\s{UNSPACED}]+|[{UNSPACED}]{{1,4}}).")
+_PIECE: Final = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+|\s+")
+_LISTED_CUES: Final = (
+    "offer", "frame", "asks", "turns", "either", "details", "choice", "consents", "only_if", "spares", "negates",
+    "from", "to",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ class ActionWords:
     spoken: PhraseMatcher[str]  # numbers and hours in words, by how `words` of a question name them
     cues: PhraseMatcher[str]  # words that offer to do something or ask for something else
     first_person: PhraseMatcher[str]  # actions in the first person
+    joins: frozenset[str]  # `and`, `but`
     picks: PhraseMatcher[str]  # what picks an item of a list, by its number
     covers: Mapping[str, frozenset[str]]  # what a tool named by a general action may do: `update_booking` may upgrade
 
@@ -81,25 +93,34 @@ class ActionWords:
         """Returns how many words from this one on name a thing, and the names of its kinds."""
         return _longest(self.things, words, at)
 
-    def offers(self, words: Phrase, *, asks: bool) -> bool:
-        """Returns whether a sentence offers to do one thing; it `asks` if it is a question. The first cue decides."""
+    def offers(self, words: Phrase, *, asks: bool) -> bool | None:
+        """Returns whether a sentence offers to do one thing; it `asks` if it is a question. The first cue decides. None
+        if it offers nothing, and false if it offers a choice, or waits for anything else than a yes.
+        """
         cues = [_longest(self.cues, words, at)[1] for at in range(len(words))]
         framed = False
         for at, here in enumerate(cues):
             if "asks" in here:
-                return False
+                return None
             acts = (framed or (asks and at == 0)) and self.action_at(words, at)[1] - {ANY_ACTION}
             if acts or "offer" in here or (asks and "asked" in here):
-                return not self._is_either(words, cues)
+                return not any("only_if" in each for each in cues) and not self._is_either(words, cues, at)
             framed = framed or "frame" in here
-        return False
+        return None
 
-    def _is_either(self, words: Phrase, cues: Sequence[frozenset[str]]) -> bool:
-        """Returns whether an offer is of something or something else: `shall I keep it or delete it`."""
-        rest = range(next((at for at, here in enumerate(cues) if "turns" in here), len(words)) + 1, len(words))
-        return not any("asks" in cues[at] for at in rest) and any(
-            self.action_at(words, at)[0] or self.thing_at(words, at)[0] for at in rest
+    def _is_either(self, words: Phrase, cues: Sequence[frozenset[str]], at: int) -> bool:
+        """Returns whether an offer, from a word on, is of one thing or another: `keep it or delete it`, `A or B`."""
+        turn, other = (
+            next((each for each in range(at, len(words)) if kind in cues[each]), len(words))
+            for kind in ("turns", "either")
         )
+        if any("asks" in here for here in cues[min(turn, other) :]):
+            return False
+        is_more = any(
+            self.action_at(words, each)[0] or self.thing_at(words, each)[0] for each in range(turn + 1, len(words))
+        )
+        is_short = 0 < len(words) - other - 1 <= LONGEST_CHOICE
+        return is_more or is_short or any(map(str.isdecimal, words[other:]))
 
     def has_value(self, text: str) -> bool:
         """Returns whether there is a digit in a text, or a name: a capital within a sentence that no thing has."""
@@ -110,6 +131,44 @@ class ActionWords:
     def has_cue(self, line: str, cue: str) -> bool:
         words = words_of(line)
         return any(cue in _longest(self.cues, words, at)[1] for at in range(len(words)))
+
+    def acts_at(self, words: Phrase, at: int) -> frozenset[str]:
+        return (self.action_at(words, at)[1] | _longest(self.first_person, words, at)[1]) - {ANY_ACTION}
+
+    def clauses(self, sentence: str) -> Iterator[list[str]]:
+        """Yields the clauses of a sentence, each as its words, letters of unspaced scripts, and spaces."""
+        for part in _CLAUSE_END.split(sentence):
+            clause: list[str] = []
+            for piece in _PIECE.findall(part):
+                if clause and (piece[0] == AND or piece.lower() in self.joins):
+                    yield clause
+                    clause = []
+                clause.append(piece)
+            yield clause
+
+    def leaves_out_from(self, words: Phrase, actions: Collection[str]) -> int | None:
+        """Returns from which word on a clause says what is kept from an action: `delete A | except B`, or from the
+        first one if none is named before: `| B stays`; None if nothing is.
+        """
+        at, acts = 0, False
+        while at < len(words):
+            length, cue = _longest(self.cues, words, at)
+            here, named = self.action_at(words, at)[0], self.acts_at(words, at)
+            near = frozenset().union(*(self.acts_at(words, each) for each in range(at + 1, at + 1 + NEAR)))
+            is_first = at == (words[0] in self.joins) and len(words) - at <= LONGEST_CHOICE  # `and not to Marco`
+            is_negated = is_first or not near.isdisjoint(actions)
+            if "spares" in cue or ("negates" in cue and is_negated):
+                return at if acts else 0
+            acts = acts or bool(named)
+            at += max(length, here, 1)
+        return None
+
+    def replaced(self, words: Phrase) -> tuple[int, int] | None:
+        """Returns at which words the old begins and the new: `move it | from A | to B`."""
+        cues = [_longest(self.cues, words, at)[1] for at in range(len(words))]
+        old = next((at for at, here in enumerate(cues) if "from" in here), len(words))
+        new = next((at for at, here in enumerate(cues) if "to" in here and at > old + 1), None)
+        return None if new is None else (old, new)
 
     def meant(self, words: Phrase) -> frozenset[str]:
         """Returns the actions in an offer, by verbs, else by nouns: `cancel the booking` books none."""
@@ -159,14 +218,14 @@ def question_in(answer: str | None) -> Question | None:
     if answer is None or offer is None:
         return None
     lists = ACTIONS.now.get(detect_language(answer, default=detect_language(offer)))
-    if lists is None or not lists.meant(words_of(offer)):
+    if lists is None or not lists.meant(words_of(unquoted(offer))):
         lists = ACTIONS.now[ENGLISH]  # `Shall I issue it?` looks Italian
     text = offer if lists.has_value(offer) else f"{_shown_before(offer, answer, lists)} {offer}"
     words, context = words_of(text), frozenset(words_of(answer[-LONGEST_ANSWER:]))
     items = {item[1] for item in _ITEM.finditer(offer) if item[1]} if _LIST.search(offer) else set()
     picks = items | {f"#{item}" for item in items} if "1" in items else set()  # `yes, 1` to a list is to one of it
     shown = (frozenset(words) | names_in(text)) - picks
-    of = lists.meant(words), _named_by(lists, words).things, shown, context - picks
+    of = lists.meant(words_of(unquoted(text))), _named_by(lists, words).things, shown, context - picks
     return Question(*of, frozenset(words_of(offer)) - picks)
 
 
@@ -243,7 +302,7 @@ def _action_beside(
         return naming, "named"
     if kind in (CANCEL, "stop") and lists and CANCEL in question.actions & lists.meant(words[at : at + length]):
         acting, actions = max(acting, length), frozenset({CANCEL})  # `I want to cancel`
-    if (acting >= length and kind != "question") or (acting and kind == "change"):
+    if (acting >= length and kind not in ("question", "yes")) or (acting and kind == "change"):
         if actions & question.actions:
             return acting, "repeats_cancel" if kind == "cancel" or CANCEL in actions else "repeats"
         other = kind if kind == "stop" else "other"  # `scrap that` of a booking
@@ -263,15 +322,20 @@ def offer_in(text: str | None) -> str | None:
     """
     end = (text or "")[-LONGEST_OFFER:].rstrip()
     sentences = [each for each in sentences_of(end) if any(map(str.isalpha, each))]
+    is_refused = False
     for at in range(-min(MOST_SENTENCES, len(sentences)), 0):
-        words, asks = words_of(sentences[at]), sentences[at].rstrip().endswith(tuple(_QUESTION_MARKS))
-        if any(lists.offers(words, asks=asks) for lists in ACTIONS.now.values()):
+        words, asks = words_of(unquoted(sentences[at])), sentences[at].rstrip().endswith(tuple(_QUESTION_MARKS))
+        readings = {lists.offers(words, asks=asks) for lists in ACTIONS.now.values()}
+        if True in readings and False not in readings:
             is_bare = words and is_unspaced(words[0]) and not names_action(sentences[at])  # `진행할까요` has five
             refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(sentences)
+            if refers and (is_refused or _lists_for(sentences[at - 1]).has_cue(sentences[at - 1], "either")):
+                return None
             found = None if names_action(sentences[at]) else _LIST.search(end)
             listed = found[0].strip() if found and names_action(found[0]) else ""
             meant = _meant_of(listed, sentences[at])
             return meant if listed and (refers or meant != listed) else " ".join(sentences[at - refers :])
+        is_refused = False in readings
     return None
 
 
@@ -288,28 +352,85 @@ def _meant_of(listed: str, offer: str) -> str | None:
     return None if any(lists.has_cue(listed[: starts[0]], "choice") for lists in known) else listed
 
 
+def unquoted(text: str) -> str:
+    """Returns a text without the quotations of more than one word, which say and offer nothing themselves."""
+    return QUOTATION.sub(lambda found: found[0] if _QUOTED_NAME.fullmatch(found[0]) else " … ", text)
+
+
+@lru_cache(maxsize=64)
+def _lists_for(text: str) -> ActionWords:
+    """Returns the lists that have most of a text's actions and of what it keeps from them: `cancello` looks Spanish."""
+    words, likely = words_of(text[-LONGEST_OFFER:]), detect_language(text)
+
+    def count(language: str) -> tuple[int, bool]:
+        lists, is_likely = ACTIONS.now[language], language == likely
+        cues = (_longest(lists.cues, words, at)[1] & {"spares", "negates"} for at in range(len(words)))
+        acts = (lists.acts_at(words, at) for at in range(len(words)))
+        return sum(map(bool, (*cues, *acts))) + is_likely, is_likely
+
+    return ACTIONS.now[max(ACTIONS.now, key=count)]
+
+
+def clauses_of(text: str) -> list[str]:
+    lists = _lists_for(text)
+    return ["".join(clause) for sentence in sentences_of(text) for clause in lists.clauses(sentence)]
+
+
 def is_about(text: str, tool: str) -> bool:
     """Returns whether a text names the action of a tool or, if its name has none, the first word of the name."""
-    name = tuple(word for word in tool_words(tool) if word != "mcp")
-    actions = _named_by(ACTIONS.now[ENGLISH], name).actions
+    actions = actions_of(tool)
     if not actions:
+        name = tuple(word for word in tool_words(tool) if word != "mcp")
         return any(word.startswith(name[:1]) for word in words_of(text))
-    actions |= {each for action in actions for each in ACTIONS.now[ENGLISH].covers.get(action, ())}
-    sentences = [words_of(each) for each in sentences_of(text[-LONGEST_OFFER:])]
-    return any(not actions.isdisjoint(lists.meant(words)) for words in sentences for lists in ACTIONS.now.values())
+    return any(not actions.isdisjoint(lists.meant(each)) for each in _said(text) for lists in ACTIONS.now.values())
+
+
+def actions_of(tool: str) -> frozenset[str]:
+    """Returns the actions that a tool's name says, and those that it may do besides; none if it says none."""
+    actions = _named_by(ACTIONS.now[ENGLISH], tool_words(tool)).actions
+    return actions.union(*(ACTIONS.now[ENGLISH].covers.get(action, ()) for action in actions))
+
+
+def parted(text: str, tool: str, is_wanted: Callable[[str], bool]) -> tuple[str, str]:
+    """Returns a text without what it keeps from a tool's action (`but not B`), and that. Of what goes `from A to B` it
+    is A, unless a part of the call `is_wanted` by the words for B.
+    """
+    lists, actions = _lists_for(text), actions_of(tool)
+    parts: list[tuple[bool, str]] = []
+    for sentence in sentences_of(text):
+        is_left = False
+        for clause in lists.clauses(sentence):
+            owners = [(at, word) for at, piece in enumerate(clause) for word in words_of(piece.removeprefix(AND))]
+            words = tuple(word for _, word in owners)
+            cut, end = lists.leaves_out_from(words, actions), len(clause)
+            is_left = cut is not None or (is_left and not any(lists.acts_at(words, at) for at in range(len(words))))
+            start = owners[cut or 0][0] if is_left and owners else end
+            if not is_left and (old := lists.replaced(words)):
+                first, last = (owners[at][0] for at in old)
+                start, end = (end, end) if is_wanted("".join(clause[last:])) else (first, last)
+            parts += [(False, "".join(clause[:start] + clause[end:])), (True, "".join(clause[start:end]))]
+    kept, left = (" ".join(part for of, part in parts if of is each) for each in (False, True))
+    return (kept, left) if left.strip() else (text, "")
 
 
 def names_same(text: str, other: str) -> bool:
     """Returns whether two texts name the same action, in the language of either."""
     known = [ACTIONS.now.get(detect_language(each), ACTIONS.now[ENGLISH]) for each in (text, other)]
-    one, two = (frozenset().union(*(lists.meant(words_of(said)) for lists in known)) for said in (text, other))
+    one, two = (
+        frozenset().union(*(lists.meant(words_of(unquoted(said))) for lists in known)) for said in (text, other)
+    )
     return not one.isdisjoint(two)
 
 
 def names_action(text: str) -> bool:
     """Returns whether a text names an action, other than to go on, before it asks for something else."""
     lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
-    return any(lists.meant(lists.before_asking(words_of(each))) for each in sentences_of(text[-LONGEST_OFFER:]))
+    return any(lists.meant(lists.before_asking(words)) for words in _said(text))
+
+
+def _said(text: str) -> list[Phrase]:
+    """Returns the words of each sentence at the end of a text, without quotations."""
+    return [words_of(each) for each in sentences_of(unquoted(text[-LONGEST_OFFER:]))]
 
 
 def last_question(text: str | None) -> str | None:
@@ -388,9 +509,9 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         before=match_lists({"before": section.get("before", "")}),
         spoken=match_lists(_spoken(section.get("numbers", {}))),
         cues=match_lists(
-            {kind: section.get(kind, "") for kind in ("offer", "frame", "asks", "turns", "details", "choice")}
-            | {"asked": ", ".join(first_person.values())}
+            {kind: section.get(kind, "") for kind in _LISTED_CUES} | {"asked": ", ".join(first_person.values())}
         ),
+        joins=frozenset(split_list(section.get("joins", ""))),
         first_person=match_lists(first_person),
         picks=match_lists({str(at): each.replace("/", ", ") for at, each in enumerate(picks, 1)}),
         covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},

@@ -791,6 +791,52 @@ async def test_what_an_offered_list_keeps_is_not_deleted(
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
 
 
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    first(
+        2,
+        [
+            ("Shall I delete itm-1 and keep itm-2?", "yes"),
+            ("Cancello itm-1 ma tengo itm-2. Procedo?", "sì"),
+            ("要我删除 itm-1，但保留 itm-2 吗？", "好的"),
+            ("هل أحذف itm-1 مع الاحتفاظ بـ itm-2؟", "نعم"),
+        ],
+    ),
+)
+async def test_a_yes_covers_nothing_that_the_offer_keeps(
+    said: str, reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Tidy up itm-1 and itm-2", said=said)
+    provider.will(calls(delete(1)), calls(delete(2)))
+    answer = await client.chat(session, reply)
+    assert effects == ["delete itm-1"]
+    assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "reply", "wanted"),
+    first(
+        3,
+        [
+            ("Shall I delete itm-1 or itm-2?", "yes", delete(1)),
+            ("anna and marco have asked. Shall I send the note hello to anna?", "yes", note("marco", "hello")),
+            ("anna and marco have asked. Shall I send the note hello to anna?", "yes, to marco", note("anna", "hello")),
+            ("If Ada agrees, shall I delete itm-1?", "yes", delete(1)),
+            ('Shall I send Ada the note "Delete itm-2"?', "yes", delete(2)),
+            ("Cancello itm-1 oppure itm-2?", "sì", delete(2)),
+            ("Cancello itm-1?", "magari sì", delete(1)),
+        ],
+    ),
+)
+async def test_a_yes_covers_no_call_that_the_offer_leaves_open_or_names_another_for(
+    said: str, reply: str, wanted: PageSpec, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Tidy up, please", said=said)
+    provider.will(calls(wanted))
+    answer = await client.chat(session, reply)
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
 TWO: list[str] = [
     "This is what I will do:\n1. Delete itm-1\n2. Delete itm-2\n\nShall I?",
     "Farò così:\n1. Cancello itm-1\n2. Cancello itm-2\n\nProcedo?",
