@@ -32,6 +32,7 @@ MAX_TEXT_CHARS: Final = 8_000
 STEM: Final = 5  # letters of the name of a flag: `baggages` is `baggage`
 SHORTEST_DETAIL: Final = 3  # characters
 MOST_WORDS_OF_A_NAME: Final = 3
+MOST_TEXTS: Final = 20  # in which is looked for other names
 
 _JOINERS: Final = re.compile(r"[-_‐‑]")
 _PLAIN: Final = re.compile(r"[\w '’-]+")
@@ -108,9 +109,8 @@ class SeenText:
 
     def says(self, name: str) -> bool | None:
         """Returns whether its last sentence with a word that begins so says yes or no to it, None if it has none."""
-        sentences = (
-            words_of(each) for each in reversed(sentences_of(f"{self.left_out}\n{self.text}"[:MAX_TEXT_CHARS]))
-        )
+        whole = f"{self.left_out}\n{self.text}"[:MAX_TEXT_CHARS]
+        sentences = (words_of(each) for each in reversed(sentences_of(whole)))
         words = next((each for each in sentences if any(word.startswith(name) for word in each)), None)
         if words is None:
             return None
@@ -160,6 +160,7 @@ class Shown:
                 self._holders[value].append((record, key))
             for detail in record.details:
                 self._ids_with_detail[record.place, detail].add(record.id)
+        self._neighbours: dict[Phrase, tuple[frozenset[str], frozenset[str]]] = {}
         self._checks_left = MAX_CHECKS
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,26 +259,26 @@ class Shown:
             return not {each[1:] for each in text.dates} <= {each[1:] for each in seen.dates}
         if any(map(str.isdigit, str(value))) or len(words) > MOST_WORDS_OF_A_NAME:
             return bool(_TIME.fullmatch(str(value))) and not text.times <= seen.times
-        new = {*text.words} - {*seen.words}
-        if (str(value).istitle() and text.names & new) or self._named_beside(words) & new:
+        new, (beside, before) = {*text.words} - {*seen.words}, self._around(words)
+        if (str(value).istitle() and text.names & new) or beside & new:
             return True
-        behind = {word for before, word in pairwise(text.words) if before in self._words_before(words)}
-        return any(_is_strange(each, text.own) for each in behind & new)
+        return any(_is_strange(word, text.own) for at, word in pairwise(text.words) if at in before and word in new)
 
-    def _named_beside(self, name: Phrase) -> set[str]:
-        """Returns the words that stand beside a name in any text, joined by an `and`: they name others of its kind."""
-        found = set[str]()
-        for text in self._texts:
-            for at in _places(name, text.words):
-                before, after = text.words[max(at - 2, 0) : at], text.words[at + len(name) : at + len(name) + 2]
-                found |= {before[0]} if before[1:] and before[1] in _JOINS else set()
-                found |= {after[1]} if after[1:] and after[0] in _JOINS else set()
-        return {each for each in found if _is_strange(each, self._texts[0].own)}
-
-    def _words_before(self, name: Phrase) -> set[str]:
-        """Returns the word before a name in the nearest text that has it: what follows it elsewhere is another name."""
-        text = next((each for each in self._texts if _places(name, each.words)), None)
-        return {text.words[at - 1] for at in _places(name, text.words) if at} - _JOINS if text else set()
+    def _around(self, name: Phrase) -> tuple[frozenset[str], frozenset[str]]:
+        """Returns the words that an `and` joins to a name, which name others of its kind, and the words before it in
+        the nearest text that has it: what follows one of these elsewhere is another name.
+        """
+        if name not in self._neighbours:
+            beside, before = set[str](), set[str]()
+            for text in self._texts[:MOST_TEXTS]:
+                places = _places(name, text.words)
+                before = before or {text.words[at - 1] for at in places if at}
+                ahead = (text.words[at - 2 : at][::-1] for at in places if at > 1)
+                behind = (text.words[at + len(name) : at + len(name) + 2] for at in places)
+                beside |= {pair[1] for pair in chain(ahead, behind) if pair[1:] and pair[0] in _JOINS}
+            others = frozenset(each for each in beside if _is_strange(each, self._texts[0].own))
+            self._neighbours[name] = others, frozenset(before) - _JOINS
+        return self._neighbours[name]
 
     def _is_amount_meant(self, value: float, call: "_Values") -> bool:
         """Returns whether the nearest text with amounts of money has this one, if it is shown as one, and the reply has

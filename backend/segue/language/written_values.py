@@ -54,7 +54,6 @@ _TIME: Final = re.compile(
 _MORNING: Final = frozenset({"a", "A", "上午", "早上", "凌晨", "午前", "오전", "صباح"})
 _NOON, _NIGHT = 12, "晚上"
 HOUR: Final = "@"
-_ORDINALS: Final = ("st", "nd", "rd", "th")
 
 MonthDay = tuple[int | None, int, int]  # the year, if it is said, the month and the day
 
@@ -100,7 +99,7 @@ def names_in(*texts: str) -> frozenset[str]:
         found |= {f"${amount:.15g}", f"${code}", *words_of(f"{amount:.15g}")}
     for year, month, day in (dated for text in texts for dated in dates_in(text)):
         found |= {f"/{month}-{day}"} | ({f"/{year}-{month}-{day}"} if year else set())
-        found |= {f"{day}{ending}" for ending in _ORDINALS}
+        found |= {f"{day}{ending}" for ending in ("st", "nd", "rd", "th")}
     return frozenset(found)
 
 
