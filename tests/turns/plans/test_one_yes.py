@@ -719,7 +719,7 @@ async def test_a_yes_that_names_another_of_the_answer_does_not_cover_the_one_tha
 ) -> None:
     said = "Anna and Marco have asked. Shall I send the note hello to Anna?"
     session = await talked(client, provider, "Who has asked for a note?", said=said)
-    provider.will(calls(note("Anna", "hello")), reads("amend"))
+    provider.will(calls(note("Anna", "hello")))
     answer = await client.chat(session, reply)
     assert (answer["plan"]["status"], effects) == ("waiting", [])
 
@@ -728,7 +728,7 @@ async def test_a_yes_in_a_script_without_capitals_that_names_another_covers_noth
     client: Client, provider: Provider, effects: list[str]
 ) -> None:
     session = await talked(client, provider, "谁要便条？", said="安娜和马可要了。要我把便条 hello 发给安娜吗？")
-    provider.will(calls(note("安娜", "hello")), reads("amend"))
+    provider.will(calls(note("安娜", "hello")))
     answer = await client.chat(session, "好的，发给马可")
     assert (answer["plan"]["status"], effects) == ("waiting", [])
 
