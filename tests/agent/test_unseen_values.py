@@ -166,6 +166,20 @@ def test_what_an_offer_keeps_from_its_action_is_not_covered_and_what_it_is_of_is
 
 
 @pytest.mark.parametrize(
+    "offer",
+    [
+        "Delete all of them except itm-2?",
+        "Cancello tutto tranne itm-2?",
+        "除了 itm-2 都删除吗？",
+        "هل أحذف كل شيء باستثناء itm-2؟",
+    ],
+)
+def test_what_an_offer_of_all_excepts_is_not_covered_though_it_was_named_before(offer: str) -> None:
+    assert unmeant(offer, {"item_id": "itm-2"}, "itm-1, itm-2") == {"item_id"}
+    assert unmeant(offer, {"item_id": "itm-1"}, "itm-1, itm-2") == set()
+
+
+@pytest.mark.parametrize(
     ("offer", "old", "new"),
     [
         ("Shall I move mtg-7 from December 4 to December 5?", "2026-12-04", "2026-12-05"),
