@@ -5,10 +5,11 @@ programs are refused, and reading runs in a child process with a deadline and bo
 import codecs
 import csv
 import io
+import posixpath
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -21,10 +22,12 @@ from segue.tools.summaries import identifiers, summarise, summary_line
 
 DOCX: Final = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+PPTX: Final = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
 TEXT: Final = "text/plain"
 WORDS: Final = "words"  # text by what it comes as, not by its content: kept to the letter
-TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX or XLSX."
-PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl"}  # formats whose text a package of extra `files` reads
+TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX, XLSX or PPTX."
+# Formats whose text a package of the extra `files` reads.
+PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl", PPTX: "docx"}
 SERVED: Final = {*IMAGES, *PACKAGES, TEXT, "text/csv", "text/html"}
 UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -32,17 +35,18 @@ _PROGRAMS: Final = re.compile(
     rb"#!|<\?php|@echo\s+off\b|\x7fELF|MZ.{0,512}\x00|\xca\xfe\xba\xbe|\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe|\x00asm",
     re.DOTALL | re.IGNORECASE,
 )
-_IN_ZIP: Final = ((b"word/document.xml", DOCX), (b"xl/workbook.xml", XLSX))  # entries' names stand in a ZIP as they are
+_MAIN: Final = {DOCX: "word/document.xml", XLSX: "xl/workbook.xml", PPTX: "ppt/presentation.xml"}
 DEADLINE_S: Final = 25.0
-PAGES_S: Final = 12.0  # for the pages of a PDF; those that are left then are not read
+PAGES_S: Final = 12.0  # for the pages of a PDF or the slides of a PPTX; those that are left then are not read
 MAX_UNFOLDED_BYTES: Final = 200_000_000
 MAX_ENTRIES: Final = 10_000  # of a ZIP file
 MAX_CHARS: Final = 10_000_000
-_SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txbxContent": "\n"}  # of a DOCX
-_BESIDE: Final = re.compile(r"word/(header|footer|footnotes|endnotes)\d*\.xml")  # its text
+_SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txbxContent": "\n"}  # of DOCX and PPTX
+_BESIDE: Final = frozenset({"header", "footer", "footnotes", "endnotes", "diagramData", "chart", "notesSlide"})
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
-_NO_TEXT: Final = "[Segue found no text in this PDF: its pages may be scanned images]"
+_NO_TEXT: Final = "[Segue found no text in this file: its pages may be scanned images]"
+_UNREAD: Final = "[Segue could not read this part of the document]"
 ROWS_LOOKED_AT: Final = 5
 _UNCALCULATED: Final = re.compile(rb"</f>\s*(?:<v>|<v\s*/>)?(?:</v>)?\s*</c>")  # a cell of an XLSX with no value
 _HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
@@ -62,7 +66,9 @@ def kind_of(content: bytes) -> str:
         raise UnsupportedFile(f"This is a program or a script. {TAKEN} Paste code into the message instead.")
     kind = kind_of_bytes(content)
     if kind == "application/zip":
-        kind = next((office for name, office in _IN_ZIP if name in content), kind)
+        # Entries' names stand as they are, last those of the file itself: behind any of a file within it.
+        at, office = max((content.rfind(name.encode()), office) for office, name in _MAIN.items())
+        kind = office if at >= 0 else kind
     if kind in IMAGES:
         return kind
     if kind in PACKAGES:
@@ -126,22 +132,34 @@ def _from_pdf(content: bytes) -> ReadFile:
     reader = PdfReader(io.BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableFile("The PDF is encrypted. Save it without a password.")
-    total, until = len(reader.pages), time.monotonic() + PAGES_S
+    return _paged(PDF, [page.extract_text for page in reader.pages], "page")
+
+
+def _paged(kind: str, pages: Sequence[Callable[[], str]], noun: str) -> ReadFile:
+    total, until = len(pages), time.monotonic() + PAGES_S
     texts: list[str] = []
     chars = 0
-    for page in reader.pages:
+    for page in pages:
         if chars > MAX_CHARS or time.monotonic() > until:
             break
-        texts.append(page.extract_text())
+        texts.append(_or_unread(page))
         chars += len(texts[-1])
     read, has_text = len(texts), any(map(str.strip, texts))
     if total > 1:
         texts = [f"[page {number}] {text}" for number, text in enumerate(texts, start=1)]
     if read < total:
-        texts.append(f"[cut by Segue: {read} of {total} pages were read]")
+        texts.append(f"[cut by Segue: {read} of {total} {noun}s were read]")
     count = read if read == total else f"the first {read} of {total}"
     text = "\n\n".join(texts).strip() if has_text else _NO_TEXT
-    return ReadFile(PDF, text, f"{count} {'page' if total == 1 else 'pages'}")
+    return ReadFile(kind, text, f"{count} {noun if total == 1 else f'{noun}s'}")
+
+
+def _or_unread(read: Callable[[], str]) -> str:
+    """Returns the text of a part, without which the rest of the document is none the worse."""
+    try:
+        return read()
+    except Exception:  # noqa: BLE001 (a library fails in any way on a broken part)
+        return _UNREAD
 
 
 def pages_in(summary: str) -> int:
@@ -150,42 +168,66 @@ def pages_in(summary: str) -> int:
 
 
 def _from_docx(content: bytes) -> ReadFile:
-    from docx import Document, oxml  # noqa: PLC0415 (an extra)
-
-    _check_zip(content)
-    texts = {"".join(_in_docx(Document(io.BytesIO(content)).element.body)).rstrip("\n"): None}
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for beside in filter(None, map(_BESIDE.fullmatch, sorted(archive.namelist()))):
-            try:
-                text = "".join(_in_docx(oxml.parse_xml(archive.read(beside[0])))).strip()
-            except SyntaxError:  # of its XML: the rest of the document is none the worse
-                text = "[Segue could not read this part of the document]"
-            texts |= {f"[{beside[1]}]\n{text}": None} if text else {}
-    return ReadFile(DOCX, _joined("\n\n".join(texts).split("\n")))
+    return ReadFile(DOCX, _joined(_words(_unzipped(content), _MAIN[DOCX]).split("\n")))
 
 
-def _in_docx(node: Any) -> Iterator[str]:
-    """Yields the words also of content controls, text boxes and tracked insertions, which python-docx leaves out."""
+def _from_pptx(content: bytes) -> ReadFile:
+    archive = _unzipped(content)
+    related = {each: name for each, _, name in _related(archive, _MAIN[PPTX])}
+    listed = (slide.items() for slide in _xml(archive, _MAIN[PPTX]).iterfind("{*}sldIdLst/{*}sldId"))
+    names = (related.get(value, "") for items in listed for name, value in items if name.endswith("}id"))
+    return _paged(PPTX, [partial(_words, archive, name) for name in names], "slide")
+
+
+def _words(archive: zipfile.ZipFile, name: str, kinds: Collection[str] = _BESIDE) -> str:
+    """Returns the words of an entry of an office file, then of those beside it, each once."""
+    texts = {"".join(_words_in(_xml(archive, name))).rstrip("\n"): None}
+    for kind, beside in sorted(each[1:] for each in _related(archive, name) if each[1] in kinds):
+        text = _or_unread(partial(_words, archive, beside, ())).strip()
+        texts |= {f"[{kind}]\n{text}": None} if text else {}
+    return "\n\n".join(texts)
+
+
+def _related(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[str, str, str]]:
+    """Yields id, kind and name of each entry that an entry of an office file relates to."""
+    folder, last = posixpath.split(f"/{name}")
+    relations = f"{folder}/_rels/{last}.rels"[1:]
+    for each in _xml(archive, relations) if relations in archive.namelist() else ():
+        target = posixpath.normpath(posixpath.join(folder, each.get("Target", "")))
+        yield each.get("Id", ""), each.get("Type", "").rpartition("/")[2], target[1:]
+
+
+def _xml(archive: zipfile.ZipFile, name: str) -> Any:
+    from docx import oxml  # noqa: PLC0415 (an extra)
+
+    return oxml.parse_xml(archive.read(name))
+
+
+def _words_in(node: Any) -> Iterator[str]:
+    """Yields the words also of content controls, text boxes and tracked insertions, and of the groups of a slide."""
     for child in node.iterchildren("{*}*"):
         match child.tag.rpartition("}")[2]:
-            case "t":
+            case "t" if not len(child):  # a diagram has paragraphs in it
                 yield child.text or ""
             case "tr":
-                cells = child.xpath("w:tc | w:sdt/w:sdtContent/w:tc")
-                yield "\t".join("".join(_in_docx(cell)).strip("\n") for cell in cells) + "\n"
+                cells = child.xpath("*[local-name()='tc'] | *[local-name()='sdt']/*/*[local-name()='tc']")
+                yield "\t".join("".join(_words_in(cell)).strip("\n") for cell in cells) + "\n"
+            case "ser":  # of a chart: its name, the names of its values, and these
+                yield "\t".join(value.text or "" for value in child.iterfind(".//{*}v")) + "\n"
+            case "fld" if child.get("type") == "slidenum":
+                pass
             case name if name not in _NOT_WORDS:
                 yield _SIGNS.get(name, "")
-                yield from _in_docx(child)
+                yield from _words_in(child)
                 yield "\n" if name == "p" else ""
 
 
 def _from_xlsx(content: bytes) -> ReadFile:
     from openpyxl import load_workbook  # noqa: PLC0415 (an extra)
 
-    _check_zip(content)
-    open_book = partial(load_workbook, read_only=True)
+    archive, open_book = _unzipped(content), partial(load_workbook, read_only=True)
     book = open_book(io.BytesIO(content), data_only=True)
-    formulas = open_book(io.BytesIO(content)) if _has_uncalculated(content) else None
+    formulas = open_book(io.BytesIO(content)) if _has_uncalculated(archive) else None
 
     def lines() -> Iterator[str]:
         for sheet in book.worksheets:
@@ -201,11 +243,10 @@ def _from_xlsx(content: bytes) -> ReadFile:
     return ReadFile(XLSX, _joined(lines()), summary)
 
 
-def _has_uncalculated(content: bytes) -> bool:
+def _has_uncalculated(archive: zipfile.ZipFile) -> bool:
     """Whether a program has written formulas without their values, which a spreadsheet program adds when it saves."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
-        return any(_UNCALCULATED.search(archive.read(name)) for name in sheets)
+    sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
+    return any(_UNCALCULATED.search(archive.read(name)) for name in sheets)
 
 
 def _rows(sheet: Any, formulas: Any = None) -> Iterable[Sequence[Any]]:
@@ -237,13 +278,14 @@ def _joined(lines: Iterable[str]) -> str:
     return "\n".join(kept)
 
 
-def _check_zip(content: bytes) -> None:
+def _unzipped(content: bytes) -> zipfile.ZipFile:
     """Checks the sizes that entries declare, which are upper bounds: zipfile reads no more of them."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        entries = archive.infolist()
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    entries = archive.infolist()
     unfolded = sum(entry.file_size for entry in islice(entries, MAX_ENTRIES))
     if len(entries) > MAX_ENTRIES or unfolded > MAX_UNFOLDED_BYTES:
         raise UnreadableFile(f"The file unfolds to more than {MAX_UNFOLDED_BYTES} bytes or {MAX_ENTRIES} entries.")
+    return archive
 
 
 _READERS: Final[dict[str, Callable[[bytes], ReadFile]]] = {
@@ -252,4 +294,5 @@ _READERS: Final[dict[str, Callable[[bytes], ReadFile]]] = {
     PDF: _from_pdf,
     DOCX: _from_docx,
     XLSX: _from_xlsx,
+    PPTX: _from_pptx,
 }

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from segue.agent.prompts import TEXTS
 from segue.api.doors.openai_request import MAX_SOURCES, unwrapped
 from segue.config import Settings
-from tests.support.files import PNG
+from segue.tools.attachment_texts import PPTX
+from tests.support.files import PNG, pptx, shape
 from tests.support.plans import deletion, planned, reads
 from tests.support.provider import Provider, fence_after, says
 from tests.support.service import Client, running
@@ -57,8 +58,12 @@ SENT = {
         completion(
             {"type": "image_url", "image_url": {"url": URL}},
             {"type": "file", "file": {"filename": "note.txt", "file_data": NOTE}},
+            {
+                "type": "file",
+                "file": {"filename": "slides.pptx", "file_data": b64encode(pptx(shape("Sales"))).decode()},
+            },
         ),
-        [("file", "image/png"), ("note.txt", "text/plain")],
+        [("file", "image/png"), ("note.txt", "text/plain"), ("slides.pptx", PPTX)],
     ),
     "input_image and input_file": (
         response(

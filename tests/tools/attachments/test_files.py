@@ -2,15 +2,16 @@
 
 import io
 import re
+import zipfile
 from collections.abc import Callable
 
 import pytest
 from pypdf import PdfReader, PdfWriter
 
 from segue.tools import attachment_texts
-from segue.tools.attachment_texts import DOCX, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of, read_file
+from segue.tools.attachment_texts import DOCX, PPTX, TEXT, XLSX, UnreadableFile, UnsupportedFile, kind_of, read_file
 from segue.tools.normalize import PDF
-from tests.support.files import PNG, beside, docx, packed, paragraph, pdf, xlsx
+from tests.support.files import PNG, beside, docx, packed, paragraph, pdf, pptx, shape, xlsx
 
 CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'
 
@@ -25,6 +26,8 @@ CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'
         (pdf("one"), PDF),
         (docx(""), DOCX),
         (xlsx(""), XLSX),
+        (pptx(""), PPTX),
+        (packed({"ppt/presentation.xml": "", "ppt/embeddings/costs.xlsx": xlsx("")}, zipfile.ZIP_STORED), PPTX),
         ("Perché?".encode("utf-16"), TEXT),
         (b"MZ is a rapper", TEXT),
     ],
@@ -117,9 +120,59 @@ def test_a_document_with_a_broken_part_beside_its_body_is_read_without_that() ->
     assert read_file(DOCX, docx(paragraph("Dear Ann"), **more), 1000).text == text
 
 
+def test_the_words_of_slides_are_read_in_their_order_wherever_powerpoint_keeps_them() -> None:
+    run = "<a:r><a:t>{}</a:t></a:r>"
+    cell = "<a:tc><a:txBody>{}</a:txBody></a:tc>"
+    cells = cell.format(f"<a:p>{run.format('a')}</a:p>") + cell.format(f"<a:p>{run.format('b')}</a:p>")
+    table = f"<p:graphicFrame><a:tbl><a:tr>{cells}</a:tr></a:tbl></p:graphicFrame>"
+    number = f'<p:sp><a:p><a:fld type="slidenum">{run.format("2")}</a:fld></a:p></p:sp>'
+    group = f"<p:grpSp><p:grpSp>{shape('in a group')}</p:grpSp></p:grpSp>"
+    value = "<c:pt><c:v>{}</c:v></c:pt>"
+    series = f"<c:ser><c:tx>{value.format('North')}</c:tx><c:cat>{value.format('Q1')}</c:cat>"
+    series += f"<c:val>{value.format('12')}</c:val></c:ser>"
+    beside = {
+        "slide": table + group + number,
+        "notesSlide": shape("say it slowly") + number,
+        "chart": f"<c:title>{shape('Sales')}</c:title>{series}",
+        "diagramData": f"<dgm:t><a:p>{run.format('a circle')}</a:p></dgm:t>",
+        "slideLayout": shape("Click to edit"),
+    }
+    last = f"<p:sp><a:p>{run.format('one')}<a:br/>{run.format('two')}</a:p></p:sp>"
+    read = read_file(PPTX, pptx(shape("Perché", "第二行"), beside, last), 1000)
+    assert read.text == (
+        "[page 1] Perché\n第二行\n\n[page 2] a\tb\nin a group\n\n[chart]\nSales\nNorth\tQ1\t12\n\n"
+        "[diagramData]\na circle\n\n[notesSlide]\nsay it slowly\n\n[page 3] one\ntwo"
+    )
+    assert read.summary.startswith("3 slides; ")
+    assert read_file(PPTX, pptx(shape("alone")), 1000).text == "alone"
+
+
+def test_slides_are_read_without_those_that_are_broken_or_missing_and_say_so() -> None:
+    more = {"ppt/slides/slide3.xml": "<broken", "ppt/beside/notesSlide1.xml": "<broken"}
+    slides = pptx(shape("lost"), shape("kept"), {"slide": shape("last"), "notesSlide": ""}, **more)
+    unread = "[Segue could not read this part of the document]"
+    text = f"[page 1] {unread}\n\n[page 2] kept\n\n[page 3] last\n\n[notesSlide]\n{unread}"
+    assert read_file(PPTX, slides, 1000).text == text
+    none_there = {"ppt/_rels/presentation.xml.rels": beside("none", "")}
+    assert read_file(PPTX, pptx(shape("a"), **none_there), 1000).text == unread
+
+
+def test_a_pdf_is_read_without_a_page_that_is_broken() -> None:
+    text = "[page 1] [Segue could not read this part of the document]\n\n[page 2] two"
+    assert read_file(PDF, pdf("(not closed", "two"), 1000).text == text
+
+
+def test_a_document_is_read_whoever_made_it_and_whatever_is_wrong_around_its_words() -> None:
+    types = {"[Content_Types].xml": "<Types/>", "word/_rels/document.xml.rels": beside("none", "")}
+    assert read_file(DOCX, docx(paragraph("with macros"), **types), 1000).text == "with macros"
+    namespace = 'xmlns:w="http://purl.oclc.org/ooxml/wordprocessingml/main"'
+    strict = f"<w:document {namespace}><w:tbl><w:tr><w:tc>{paragraph('a')}</w:tc></w:tr></w:tbl></w:document>"
+    assert read_file(DOCX, packed({"word/document.xml": strict}), 1000).text == "a"
+
+
 def test_a_pdf_without_text_says_so_in_place_of_the_text() -> None:
     read = read_file(PDF, pdf("", " "), 1000)
-    assert read.text == "[Segue found no text in this PDF: its pages may be scanned images]"
+    assert read.text == "[Segue found no text in this file: its pages may be scanned images]"
     assert read.summary.startswith("2 pages; [Segue found no text")
 
 
