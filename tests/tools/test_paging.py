@@ -11,7 +11,7 @@ import orjson
 import psutil
 import pytest
 
-from segue.tools.paging import SMALL_CHARS, InvalidPath, PageSpec, at_path, page_of
+from segue.tools.paging import SMALL_CHARS, InvalidPath, PageSpec, at_path, page_of, passages_in
 from tests.support import logs
 from tests.support.patience import PATIENCE_S
 
@@ -115,3 +115,11 @@ async def test_a_list_for_the_model_is_cut_to_whole_items_that_fit(path: str) ->
     page = await page_of(content, PageSpec(path, limit=500, max_bytes=300, max_chars=8000), is_json=True)
     assert len(page.json) <= 300
     assert page.next_offset == len(page.result) > 10
+
+
+async def test_a_page_of_a_text_is_found_by_its_number() -> None:
+    text = "\n\n".join(f"[page {number}] As in note [77] on page {number} of 77." for number in range(1, 200))
+    found = await passages_in(text, "[page 77]", is_json=False)
+    assert found is not None
+    assert found[0]["page"] == "[page 77]"
+    assert "[page 77] As in" in found[0]["text"]

@@ -128,7 +128,7 @@ def _passages_here(content: str, query: str, is_json: bool) -> list[dict[str, An
     text = text_in(described(value_in(content, is_json=is_json))[0])
     if text is None:
         return None
-    words = {word.strip(_AROUND) for word in query.split()}
+    words = {word.strip(_AROUND) for word in re.findall(r"\[page \d+\]|\S+", query)}
     # Scripts without spaces are searched by pairs of letters.
     parts = (map("".join, pairwise(f"{word} ")) if is_unspaced(word[0]) else [word] for word in words if word)
     sought = sorted({part.strip() for each in parts for part in each}, key=len, reverse=True)
@@ -138,7 +138,7 @@ def _passages_here(content: str, query: str, is_json: bool) -> list[dict[str, An
     passages: list[dict[str, Any]] = []
     for at in sorted(found, key=lambda at: (-sum(map(len, found[at])), at))[:MOST_PASSAGES]:
         start = max(min(found[at].values()) - PASSAGE_CHARS // 4, 0)
-        [*_, page] = [None, *_PAGE.findall(text, 0, max(found[at].values()))]
+        [*_, page] = [None, *_PAGE.findall(text, 0, max(begin + len(word) for word, begin in found[at].items()))]
         passage = {"offset": start, "text": text[start : start + PASSAGE_CHARS]}
         passages.append(passage | {"page": page} if page else passage)
     return passages
