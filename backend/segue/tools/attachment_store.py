@@ -177,23 +177,20 @@ GONE = failed(_DELETED)
 
 async def _outcome(row: Any, *, is_short: bool) -> CallOutcome:
     summary = summary_line(f"{row.name}: {row.summary}")
-    if row.media_type not in IMAGES:
+    known: tuple[str, ...] = ()
+    is_image = row.media_type in IMAGES
+    if is_image:
+        about = {"name": row.name, "media_type": row.media_type, "size_bytes": row.size_bytes}
+        if row.shown is None:
+            about["note"] = f"Images of more than {MAX_SHOWN_BYTES} bytes are not shown to you."
+        payload = payload_of(about, orjson.dumps(about).decode())
+    else:
         payload = await payload_of_stored(StoredResult("text", row.text))
         known = readable(reader(tuple[str, ...]), row.identifiers or (), "attachments", row.id) or ()
-        if row.shown is not None and is_short:
-            payload = replace(payload, parts=(await _part(row),))
-        return CallOutcome("succeeded", payload, None, 0, None, summary, known, row.summary)
-    about = {"name": row.name, "media_type": row.media_type, "size_bytes": row.size_bytes}
-    if row.shown is None:
-        about["note"] = f"Images of more than {MAX_SHOWN_BYTES} bytes are not shown to you."
-    payload = payload_of(about, orjson.dumps(about).decode())
-    if row.shown is not None:
-        payload = replace(payload, parts=(await _part(row),))
-    return CallOutcome("succeeded", payload, None, 0, None, summary)
-
-
-async def _part(row: Any) -> BinaryPart:
-    return BinaryPart(row.media_type, (await to_thread.run_sync(b64encode, row.shown)).decode(), row.media_type)
+    if row.shown is not None and (is_image or is_short):
+        encoded = (await to_thread.run_sync(b64encode, row.shown)).decode()
+        payload = replace(payload, parts=(BinaryPart(row.media_type, encoded, row.media_type),))
+    return CallOutcome("succeeded", payload, None, 0, None, summary, known, "" if is_image else row.summary)
 
 
 def _owned(owner: str, session_id: str, *columns: Any) -> Select[Any]:

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Final
 
-from segue.tools.builtin.web_fetch import from_html
+from segue.tools.builtin.web_fetch import UTF16, decoded, from_html
 from segue.tools.normalize import IMAGES, PDF, kind_of_bytes, make_payload
-from segue.tools.summaries import identifiers, summarise, summary_line
+from segue.tools.summaries import identifiers, summarise, summary_line, table_in
 
 DOCX: Final = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 XLSX: Final = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -26,10 +26,13 @@ PPTX: Final = "application/vnd.openxmlformats-officedocument.presentationml.pres
 TEXT: Final = "text/plain"
 WORDS: Final = "words"  # text by what it comes as, not by its content: kept to the letter
 TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX, XLSX or PPTX."
-# Formats whose text a package of the extra `files` reads.
-PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl", PPTX: "docx"}
+PACKAGES: Final = {
+    PDF: "pypdf",
+    DOCX: "docx",
+    XLSX: "openpyxl",
+    PPTX: "docx",
+}  # of the extra `files`, by what they read
 SERVED: Final = {*IMAGES, *PACKAGES, TEXT, "text/csv", "text/html"}
-UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _PROGRAMS: Final = re.compile(
     rb"#!|<\?php|@echo\s+off\b|\x7fELF|MZ.{0,512}\x00|\xca\xfe\xba\xbe|\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe|\x00asm",
@@ -47,9 +50,10 @@ _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"}) 
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 _NO_TEXT: Final = "[Segue found no text in this file: its pages may be scanned images]"
 _UNREAD: Final = "[Segue could not read this part of the document]"
-ROWS_LOOKED_AT: Final = 5
 _UNCALCULATED: Final = re.compile(rb"</f>\s*(?:<v>|<v\s*/>)?(?:</v>)?\s*</c>")  # a cell of an XLSX with no value
-_HTML: Final = re.compile(r"(?is)\s*(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b")
+_HTML: Final = re.compile(
+    r"(?is)\s*(?:<\?xml.{0,200}?\?>\s*)?(?:<!--.{0,1000}?-->\s*)?<(?:!doctype\s+html|html|head|body)\b"
+)
 
 
 class UnsupportedFile(Exception):
@@ -64,21 +68,20 @@ def kind_of(content: bytes) -> str:
     """Returns the media type; TEXT for all text, whose kind shows once decoded. Raises UnsupportedFile."""
     if _PROGRAMS.match(content.removeprefix(codecs.BOM_UTF8)[:1024].lstrip()):
         raise UnsupportedFile(f"This is a program or a script. {TAKEN} Paste code into the message instead.")
-    kind = kind_of_bytes(content)
+    kind = kind_of_bytes(content[:1024].lstrip())
     if kind == "application/zip":
         # Entries' names stand as they are, last those of the file itself: behind any of a file within it.
         at, office = max((content.rfind(name.encode()), office) for office, name in _MAIN.items())
         kind = office if at >= 0 else kind
-    if kind in IMAGES:
-        return kind
-    if kind in PACKAGES:
-        if find_spec(PACKAGES[kind]) is None:
-            extra = "the extra `files`: pip install 'segue-agent[files]'"
-            raise UnsupportedFile(f"To read {kind}, the service needs {extra}.")
+    if kind in PACKAGES and find_spec(PACKAGES[kind]) is None:
+        extra = "the extra `files`: pip install 'segue-agent[files]'"
+        raise UnsupportedFile(f"To read {kind}, the service needs {extra}.")
+    if kind in IMAGES or kind in PACKAGES:
         return kind
     if kind is None and (content.startswith(UTF16) or b"\x00" not in content):
         return TEXT
-    raise UnsupportedFile(f"This is {kind or 'no text'}. {TAKEN}")
+    old = "an Office file of an old format, or with a password" if content[:4] == b"\xd0\xcf\x11\xe0" else None
+    raise UnsupportedFile(f"This is {kind or old or 'no text'}. {TAKEN}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +109,14 @@ def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
 
 
 def _from_text(content: bytes) -> ReadFile:
-    try:
-        text = content.decode("utf-16" if content.startswith(UTF16) else "utf-8-sig")
-    except UnicodeDecodeError:
-        raise UnreadableFile("The text is not valid UTF-8 or UTF-16. Save it as UTF-8.") from None
+    text = decoded(content)
+    if text is None:
+        raise UnreadableFile("The text is not valid UTF-8 or UTF-16. Save it as UTF-8.")
+    text = io.StringIO(text, newline=None).read()  # whatever its lines end with
     if _HTML.match(text[:5000]):
         title, readable = from_html(text)
         return ReadFile("text/html", readable, title)
-    return ReadFile("text/csv" if _is_table(text) else TEXT, text)
-
-
-def _is_table(text: str) -> bool:
-    """Whether the first lines have one number of cells."""
-    lines = [line for line in text[:20_000].splitlines()[: ROWS_LOOKED_AT + 1] if line.strip()][:ROWS_LOOKED_AT]
-    widths = ({len(row) for row in csv.reader(lines, delimiter=delimiter)} for delimiter in ",;\t")
-    try:
-        return len(lines) > 1 and any(len(width) == 1 and width != {1} for width in widths)
-    except csv.Error:
-        return False
+    return ReadFile("text/csv" if table_in(text.strip()) else TEXT, text)
 
 
 def _from_pdf(content: bytes) -> ReadFile:
@@ -227,7 +220,9 @@ def _from_xlsx(content: bytes) -> ReadFile:
 
     archive, open_book = _unzipped(content), partial(load_workbook, read_only=True)
     book = open_book(io.BytesIO(content), data_only=True)
-    formulas = open_book(io.BytesIO(content)) if _has_uncalculated(archive) else None
+    # A program may have written formulas without their values, which a spreadsheet program adds when it saves.
+    sheets = (archive.read(name) for name in archive.namelist() if name.startswith("xl/worksheets/"))
+    formulas = open_book(io.BytesIO(content)) if any(map(_UNCALCULATED.search, sheets)) else None
 
     def lines() -> Iterator[str]:
         for sheet in book.worksheets:
@@ -238,15 +233,9 @@ def _from_xlsx(content: bytes) -> ReadFile:
                     csv.writer(line, lineterminator="").writerow(row)
                     yield line.getvalue()
 
-    sheets = "1 sheet" if len(book.worksheets) == 1 else f"{len(book.worksheets)} sheets"
-    summary = f"{sheets}, some of its formulas were never calculated" if formulas else sheets
+    count = "1 sheet" if len(book.worksheets) == 1 else f"{len(book.worksheets)} sheets"
+    summary = f"{count}, some of its formulas were never calculated" if formulas else count
     return ReadFile(XLSX, _joined(lines()), summary)
-
-
-def _has_uncalculated(archive: zipfile.ZipFile) -> bool:
-    """Whether a program has written formulas without their values, which a spreadsheet program adds when it saves."""
-    sheets = (name for name in archive.namelist() if name.startswith("xl/worksheets/"))
-    return any(_UNCALCULATED.search(archive.read(name)) for name in sheets)
 
 
 def _rows(sheet: Any, formulas: Any = None) -> Iterable[Sequence[Any]]:

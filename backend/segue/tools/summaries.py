@@ -173,7 +173,7 @@ def summarise_call(name: str, args: Mapping[str, Any], schema: Mapping[str, Any]
     done = f"{one_line(words[:1].upper() + words[1:].lower(), MAX_NAME_CHARS) or name}: {subject}"
     text = text_in(value)
     lines = text.count("\n") + (not text.endswith("\n")) if text is not None else 0
-    if text is not None and lines > 1 and not _table(text.strip()):
+    if text is not None and lines > 1 and not table_in(text.strip()):
         return f"{done} ({lines} lines)"
     return summary_line(f"{done} — {_describe(value).removeprefix(f'{subject} — ')}")
 
@@ -255,7 +255,7 @@ def _describe_text(text: str) -> str:
     text = text.strip()
     if not text:
         return "no content"
-    if table := _table(text):
+    if table := table_in(text):
         return table
     lines = text.count("\n") + 1
     if lines > 1:
@@ -328,7 +328,7 @@ def _is_head(cells: Sequence[Any]) -> bool:
     return len(cells) > 1 and named and len(set(cells)) == len(cells)
 
 
-def _table(text: str) -> str | None:
+def table_in(text: str) -> str | None:
     """Describes a table (Markdown, or separated by tabs, semicolons or commas); None for any other text."""
     head, *rows = [line[:MAX_SEARCHED_CHARS] for line in text.split("\n", TABLE_LINES_READ)[:TABLE_LINES_READ]]
     ruled = bool(rows) and _RULE.fullmatch(rows[0]) is not None

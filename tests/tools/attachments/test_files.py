@@ -24,6 +24,7 @@ CELL = '<c t="inlineStr"><is><t>{}</t></is></c>'
         (b"GIF89a", "image/gif"),
         (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
         (pdf("one"), PDF),
+        (b"\r\n" + pdf("one"), PDF),
         (docx(""), DOCX),
         (xlsx(""), XLSX),
         (pptx(""), PPTX),
@@ -65,11 +66,61 @@ def test_programs_archives_and_what_is_no_text_are_not_taken(content: bytes) -> 
         ("你好".encode("utf-16"), "text/plain", "你好"),
         (b"name,amount\nRossi,12\nBianchi,7\n", "text/csv", "name,amount\nRossi,12\nBianchi,7\n"),
         (b"well, this\nis, no, table", "text/plain", "well, this\nis, no, table"),
+        (b"one\rtwo\r\nthree", "text/plain", "one\ntwo\nthree"),
+        ('<?xml version="1.0" encoding="utf-8"?><!DOCTYPE html><p>Perché'.encode(), "text/html", "Perché"),
+        ('<html><meta charset="koi8-r"><p>Привет'.encode("koi8-r"), "text/html", "Привет"),
     ],
 )
 def test_text_is_told_apart_by_what_it_holds(content: bytes, media_type: str, text: str) -> None:
     read = read_file(TEXT, content, 1000)
     assert (read.media_type, read.text) == (media_type, text)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1252", "Nome;Importo;Città\nRossi;1.234,50 €;Forlì\n"),
+        ("cp1252", "L’università “Ca’ Foscari” è qui – già. Größe, créée"),
+        ("cp1256", "الاسم;المبلغ\nأحمد;1234,50\n"),
+        ("gb18030", "姓名,金额,城市\n王琪,1234.50,北京\n"),
+    ],
+)
+def test_text_as_windows_writes_it_is_read_in_the_languages_that_have_their_own_encodings(
+    encoding: str, text: str
+) -> None:
+    assert read_file(TEXT, text.encode(encoding), 1000).text == text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1251", "Договор вступает в силу"),
+        ("koi8-r", "Договор вступает в силу"),
+        ("cp1250", "Zażółć gęślą jaźń"),
+        ("cp1250", "Příliš žluťoučký kůň"),
+        ("cp1253", "Η σύμβαση ισχύει"),
+        ("cp1254", "Şişli ığdır"),
+        ("cp1255", "שלום לכולם"),
+        ("mac_roman", "Perché è così"),
+        ("euc_kr", "계약은 서명일로부터 유효합니다"),
+        ("big5", "繁體中文的合約，自簽字之日起生效"),
+        ("cp932", "契約は署名の日から有効です"),
+        ("cp1256", "سلام"),
+        ("gb18030", "你好"),
+    ],
+)
+def test_text_of_which_it_is_not_sure_how_it_is_written_is_not_guessed(encoding: str, text: str) -> None:
+    with pytest.raises(UnreadableFile, match="Save it as UTF-8"):
+        read_file(TEXT, text.encode(encoding), 1000)
+
+
+def test_a_file_that_is_not_taken_is_told_by_what_it_is() -> None:
+    for content, name in (
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "an Office file of an old format, or with a password"),
+        (b"\0\0\0\x18ftypheic\0", "image/heic"),
+    ):
+        with pytest.raises(UnsupportedFile, match=f"This is {name}. Attach"):
+            kind_of(content)
 
 
 def test_office_files_become_lines_of_text() -> None:
@@ -212,7 +263,7 @@ def _many() -> bytes:
 @pytest.mark.parametrize(
     ("kind", "content", "why"),
     [
-        (TEXT, b"caf\xe9", "not valid UTF-8"),
+        (TEXT, "Привет".encode("cp1251"), "not valid UTF-8"),
         (TEXT, b"\xff\xfea", "not valid UTF-8 or UTF-16"),
         (TEXT, b"\xff\xfe\x00\xd8", "not valid UTF-8 or UTF-16"),
         (PDF, b"%PDF-1.7\nnothing more", "damaged"),

@@ -193,6 +193,34 @@ async def test_characters_survive_every_way_a_charset_is_declared(
     assert (await run(fetch, site.url()))["text"] == "perché"
 
 
+@pytest.mark.parametrize(
+    ("content_type", "encoding", "text"),
+    [
+        pytest.param("text/html; charset=iso-8859-1", "utf-8", "<p>perché", id="utf-8-declared-otherwise"),
+        pytest.param("text/html; charset=iso-8859-1", "cp1252", "<p>5 € – “perché”", id="as-browsers-read-latin-1"),
+        pytest.param("text/html; charset=gb2312", "gb18030", "<p>朱镕基和㐀", id="as-browsers-read-gb2312"),
+        pytest.param("text/html; charset=utf-8", "cp1252", "<p>perché", id="windows-declared-utf-8"),
+        pytest.param("text/html; charset=utf-8", "koi8-r", "<meta charset=koi8-r><p>Привет", id="page-knows-better"),
+        pytest.param("text/xml", "cp1251", '<?xml version="1.0" encoding="windows-1251"?><p>Привет', id="xml"),
+        pytest.param("text/plain", "gb18030", "本合同自双方签字之日起生效", id="chinese-undeclared"),
+        pytest.param("text/plain; charset=utf-16le", "utf-16-le", "plain", id="utf-16-without-a-mark"),
+    ],
+)
+async def test_a_page_is_read_in_the_encoding_that_fits_whatever_is_declared(
+    content_type: str, encoding: str, text: str, site: Site, fetch: Tool
+) -> None:
+    site.answers["/"] = answer(text.encode(encoding), content_type)
+    read = (await run(fetch, site.url()))["text"]
+    assert read[-5:] == text[-5:]
+
+
+async def test_a_page_that_shows_nothing_without_its_scripts_says_so(site: Site, fetch: Tool) -> None:
+    site.answers["/"] = answer('<!doctype html><script src="/app.js"></script><div id="root"></div>')
+    assert "none without running its scripts" in (await run(fetch, site.url()))["note"]
+    site.answers["/"] = answer("words", "text/plain")
+    assert "note" not in await run(fetch, site.url())
+
+
 async def test_a_long_text_is_cut_and_says_so(site: Site, fetch: Tool) -> None:
     site.answers["/"] = answer("à" * (MAX_TEXT_CHARS + 1), "text/plain")
     page = await run(fetch, site.url())

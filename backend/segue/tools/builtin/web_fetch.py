@@ -8,7 +8,8 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import httpx2
@@ -18,6 +19,7 @@ from segue.net.addresses import NoSuchHost, NotPublic
 from segue.tools.builtin import defined
 from segue.tools.child_process import TooMuch, in_child_process
 
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MAX_TITLE_CHARS = 300
 MAX_ELEMENTS = 30_000  # extraction costs up to 100 µs an element; very large articles have 20,000
 MAX_BODY_BYTES = 5_000_000
@@ -28,11 +30,51 @@ _HEADERS = {
     "Accept": "text/html, text/plain;q=0.9, application/json;q=0.9, */*;q=0.1",
     "Accept-Encoding": "gzip",
 }
-_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_Body = tuple[str, str, str | None, bytes, bool]  # address, media type, charset, content, whether that is whole
 _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml)|application/(x-ndjson|yaml)")
 # The codecs of the web. Python knows others, and decoding a long "punycode" takes hours.
 _WEB_CODEC = re.compile(r"ascii|utf-(8|16|32).*|iso.+|cp\d+|koi8.+|gb.+|big5.*|euc.+|shift.+|mac.+|tis-620")
-_META_CHARSET = re.compile(rb"<meta[^>]{1,200}?charset=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_DECLARED = re.compile(rb"<(?:meta|\?xml)\b[^>]{1,200}?(?:charset|encoding)=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
+_AS_BROWSERS = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
+# What texts of Western Europe and in Arabic have beside ASCII, as Windows writes them.
+_WESTERN = re.compile(
+    rb"(?![^\xff]*[\xc0-\xff]{3})[\0-\x80\x85\x91-\x97\x9c\xa0\xa1\xa3\xa7-\xab\xb0\xb7\xba\xbb"
+    rb"\xc0-\xc2\xc4\xc7-\xd4\xd6\xd9-\xdc\xdf-\xe2\xe4\xe7-\xef\xf1-\xf4\xf6\xf9-\xfc]*"
+)
+_ARABIC = re.compile(
+    rb"(?:[\0-\x7f\x85\x91-\x97\xa0\xab\xb0\xbb]++|[\xa1\xba\xbf](?![\xc0-\xff])|(?<![A-Za-z])"
+    rb"[\x8d\x8e\xc1-\xd6\xd8-\xdf\xe1\xe3-\xe6\xec\xed\xf0-\xf3\xf5\xf6\xf8\xfa]++(?![A-Za-z]))*+"
+)
+
+
+def decoded(content: bytes, declared: str | None = None, *, is_whole: bool = True) -> str | None:
+    """Returns a text in the first encoding that fits all of it: by its mark, UTF-8, that `declared` or named at its
+    beginning, or one that Windows writes. None if none does, or several of these. What is cut may end in a character.
+    """
+    named = _DECLARED.search(content[:4096])
+    known = content.startswith(UTF16) and "utf-16", declared, named and named[1].decode("ascii", "ignore")
+    # UTF-16 and ISO-2022 may be valid UTF-8, which no other encoding is by chance.
+    names = [*known, "utf-8-sig"] if re.search(rb"\0|\x1b[$(]", content) else ["utf-8-sig", *known]
+    texts = (_decoded(content, name, is_whole=is_whole) for name in chain(names, map(_of_windows, [content])) if name)
+    return next((text for text in texts if text is not None), None)
+
+
+def _decoded(content: bytes, name: str, errors: str = "strict", *, is_whole: bool = True) -> str | None:
+    with suppress(LookupError, ValueError):
+        if _WEB_CODEC.fullmatch(codec := codecs.lookup(name).name):
+            return codecs.getincrementaldecoder(_AS_BROWSERS.get(codec, codec))(errors).decode(content, is_whole)
+    return None
+
+
+def _of_windows(content: bytes) -> str:
+    """Returns the encoding of Windows that alone fits a text, empty if there is none."""
+    leads = [pair[0] for pair in re.findall(rb"[\x81-\xfe][\x40-\xfe]", content[:50_000])]
+    common = sum(lead in range(0xB0, 0xD8) or lead in range(0xA1, 0xA4) for lead in leads)
+    # The last third of the common characters: Korean, which is written alike, has none of these.
+    is_chinese = common >= len(leads) * 0.8 and sum(lead in range(0xC9, 0xD8) for lead in leads) > len(leads) * 0.1
+    fits = {"cp1252": _WESTERN.fullmatch(content), "cp1256": _ARABIC.fullmatch(content), "gb18030": is_chinese}
+    fitting = [name for name, is_so in fits.items() if is_so and _decoded(content, name) is not None]
+    return fitting[0] if len(fitting) == 1 else ""
 
 
 def from_html(source: str) -> tuple[str, str]:
@@ -56,18 +98,6 @@ def from_html(source: str) -> tuple[str, str]:
     return title, "\n".join(filter(None, (" ".join(text.split()) for text in tree.itertext())))
 
 
-_BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Body:
-    url: str
-    content_type: str
-    charset: str | None
-    content: bytes
-    cut: bool
-
-
 def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> Tool:
     """Returns `{"url", "title", "content_type", "text", "truncated"}`; `url` is where the redirects ended. `client`
     dials checked addresses only (`checked_client`). `timeout_s` bounds the whole call, from name to text.
@@ -77,7 +107,7 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
         try:
             async with asyncio.timeout(timeout_s):
                 # Not in a thread: libxml2 takes the square of the attributes of one element.
-                return await in_child_process(_readable, await _fetch(client, arguments["url"]), deadline_s=timeout_s)
+                return await in_child_process(_readable, *await _fetch(client, arguments["url"]), deadline_s=timeout_s)
         except TooMuch as error:
             raise ToolFailed(f"The page was not read: that {error}.") from error
         except TimeoutError:
@@ -147,8 +177,7 @@ async def _body(response: httpx2.Response) -> _Body:
     if not _TEXT_TYPE.fullmatch(content_type):
         kind = content_type[:100] or "an unnamed type"
         raise ToolRetry(f"web_fetch reads text, and this is {kind}. Try another address.")
-    content, cut = await _read(response)
-    return _Body(str(response.url), content_type, response.charset_encoding, content, cut)
+    return str(response.url), content_type, response.charset_encoding, *await _read(response)
 
 
 async def _read(response: httpx2.Response) -> tuple[bytes, bool]:
@@ -158,10 +187,10 @@ async def _read(response: httpx2.Response) -> tuple[bytes, bool]:
         async for chunk in response.aiter_raw():
             content += decode(chunk, MAX_BODY_BYTES + 1 - len(content))
             if max(len(content), response.num_bytes_downloaded) > MAX_BODY_BYTES:
-                return bytes(content[:MAX_BODY_BYTES]), True
+                return bytes(content[:MAX_BODY_BYTES]), False
     except zlib.error:
         raise ToolRetry("The page is compressed, and damaged. Try another address.") from None
-    return bytes(content), False
+    return bytes(content), True
 
 
 def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
@@ -175,24 +204,10 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
             raise ToolRetry("The page is compressed in a way web_fetch does not read. Try another address.")
 
 
-def _readable(body: _Body) -> dict[str, object]:
-    source = _decoded(body)
-    title, text = from_html(source) if body.content_type in _HTML_TYPES else ("", source)
-    page = {"url": body.url, "title": title, "content_type": body.content_type, "text": text[:MAX_TEXT_CHARS]}
-    return {**page, "truncated": body.cut or len(text) > MAX_TEXT_CHARS}
-
-
-def _decoded(body: _Body) -> str:
-    for mark, name in _BOMS.items():
-        if body.content.startswith(mark):
-            return body.content.decode(name, errors="replace")
-    in_page = _META_CHARSET.search(body.content[:4096]) if body.content_type in _HTML_TYPES else None
-    for declared in (body.charset, in_page and in_page[1].decode("ascii", errors="ignore")):
-        with suppress(LookupError, ValueError):
-            if declared and _WEB_CODEC.fullmatch(codec := codecs.lookup(declared).name):
-                return body.content.decode(codec, errors="replace")
-    try:
-        # A body that was cut may end within a character.
-        return codecs.getincrementaldecoder("utf-8")().decode(body.content, final=not body.cut)
-    except UnicodeDecodeError:
-        return body.content.decode("cp1252", errors="replace")
+def _readable(url: str, kind: str, charset: str | None, content: bytes, is_whole: bool) -> dict[str, object]:  # noqa: FBT001 (for a child)
+    if (source := decoded(content, charset, is_whole=is_whole)) is None:
+        source = _decoded(content, charset or "", "replace") or content.decode("cp1252", "replace")
+    title, text = from_html(source) if kind in {"text/html", "application/xhtml+xml"} else ("", source)
+    page = {"url": url, "title": title, "content_type": kind, "text": text[:MAX_TEXT_CHARS]}
+    note = {} if text.strip() else {"note": "There is no text in this page, or none without running its scripts."}
+    return {**page, **note, "truncated": not is_whole or len(text) > MAX_TEXT_CHARS}
