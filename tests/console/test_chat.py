@@ -909,6 +909,26 @@ async def test_a_file_is_dropped_anywhere_and_one_that_nothing_takes_does_not_re
         assert await window.page.evaluate(dropped, "drop")
 
 
+async def test_what_office_copies_as_text_with_a_picture_is_pasted_as_text_and_a_picture_alone_as_a_file(
+    browsing: Browsing, settings: Settings
+) -> None:
+    pasted = """texts => {
+        const held = new DataTransfer()
+        held.items.add(new File(['picture'], 'image.png', {type: 'image/png'}))
+        for (const [type, text] of Object.entries(texts)) held.setData(type, text)
+        const event = new ClipboardEvent('paste', {clipboardData: held, bubbles: true, cancelable: true})
+        document.querySelector('.composer textarea').dispatchEvent(event)
+        return event.defaultPrevented
+    }"""
+    async with console(browsing, settings) as window:
+        await window.page.get_by_role("textbox", name="Write a message").wait_for()
+        cells = {"text/plain": "a\tb", "text/html": "<table><tr><td>a<td>b</table>"}
+        assert not await window.page.evaluate(pasted, cells)
+        assert await window.page.locator(".composer .chip").count() == 0
+        assert await window.page.evaluate(pasted, {"text/plain": "image.png"})
+        await window.page.locator(".composer .chip").get_by_text("image.png").wait_for()
+
+
 async def test_the_frame_stands_in_the_chosen_theme_before_the_script_is_there(
     browsing: Browsing, settings: Settings
 ) -> None:

@@ -93,7 +93,9 @@ export function Composer({ busy, session, onSend, onStop, commands, webSearch, c
   };
   const onPaste = (event: ClipboardEvent): void => {
     const pasted = [...(event.clipboardData?.files ?? [])];
-    if (pasted.length === 0) return;
+    // Office programs copy text with a picture of it. A file that was copied has only its name as text.
+    const isText = ["text/plain", "text/html"].every((type) => event.clipboardData?.types.includes(type));
+    if (pasted.length === 0 || isText) return;
     event.preventDefault();
     add(pasted);
   };
