@@ -71,6 +71,8 @@ TELLS_NOTHING = [
     "你知道我住在哪里吗",
     "هل عندي حساسية من المكسرات",
     "Forget my address, ok?",
+    "Che ora è a Roma adesso, per favore?",
+    "Che ora è a Roma adesso, e a Londra?",
 ]
 FORGETS = [
     "Forget my phone number",

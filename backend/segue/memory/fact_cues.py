@@ -73,8 +73,10 @@ def _statements_of(text: str) -> Iterator[tuple[str, list[str]]]:
         if "remember" in kinds or not ("forget" in kinds or _QUESTION.search(sentence)):
             yield sentence, kinds
         elif "forget" not in kinds:
-            stated = sentence[: max((mark.start() for mark in _CLAUSE.finditer(sentence)), default=0)]
-            yield stated, list(_cues_in(split_words(stated)))
+            asks = (each.start() for each in _CLAUSE.finditer(sentence) if significant_words(sentence[each.end() :]))
+            stated = sentence[: max(asks, default=0)]
+            kinds = list(_cues_in(split_words(stated)))
+            yield stated, kinds if {*kinds} != {"correction"} else []
 
 
 def told_after_forgetting(message: str) -> str | None:
