@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
 
-from segue.domain.errors import AppError, app_error, existing
+from segue.domain.errors import app_error, existing
 from segue.domain.redaction import without
 from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry, ToolSpec
 from segue.log import log
@@ -244,7 +244,8 @@ class McpServers:
                 _check_named(server)
             for tool in server.tools:
                 if (owner := owners.setdefault(tool.spec.name, server.name)) != server.name:
-                    raise _collision(tool.spec.name, owner, server.name)
+                    row = "mcp_name_taken" if owner == _APPLICATION else "mcp_name_collision"
+                    raise app_error(row, name=tool.spec.name, first=owner, second=server.name)
         self._joined = frozenset(servers)
         self._offered = {server: self._offered.get(server, ()) for server in servers}
         for server in servers:
@@ -299,11 +300,6 @@ def _check_named(server: "Server") -> None:
     whys = [f"{name} does not exist" if name not in offered else unfit(name, check, offered) for name, check in checks]
     if why := "; ".join(filter(None, whys)):
         raise app_error("tool_verify_invalid", server=server.name, why=why)
-
-
-def _collision(name: str, first: str, second: str) -> AppError:
-    row = "mcp_name_taken" if first == _APPLICATION else "mcp_name_collision"
-    return app_error(row, name=name, first=first, second=second)
 
 
 async def _listed(server: "Supervisor") -> tuple[McpPrompt, ...]:

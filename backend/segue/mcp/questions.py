@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -79,12 +80,7 @@ class Questions:
         self, client: Client, name: str, arguments: dict[str, Any], heard: ProgressFnT, answers: Sequence[UserAnswer]
     ) -> mcp_types.CallToolResult:
         """Returns a tool's result. Raises ToolAsks, ToolLost, MCPError, and the other errors of the SDK."""
-
-        async def send(responses: _Responses = None, state: str | None = None) -> _Result:
-            return await client.session.call_tool(
-                name, arguments, None, heard, input_responses=responses, request_state=state, allow_input_required=True
-            )
-
+        send = partial(client.session.call_tool, name, arguments, None, heard, allow_input_required=True)
         async with self._running_call(answers) as call:
             with call.scope:
                 try:
@@ -160,7 +156,7 @@ class Questions:
                 raise ToolLost(f"It wanted something {MAX_ROUNDS} times: whether the call took effect is unknown.")
             responses = await self._responses(client, call, result)
             try:
-                result = await send(responses, result.request_state)
+                result = await send(input_responses=responses, request_state=result.request_state)
             except MCPError as error:
                 if left is None or error.code != mcp_types.INVALID_PARAMS:
                     raise

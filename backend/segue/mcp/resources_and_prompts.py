@@ -119,10 +119,9 @@ class Offers:
 
 async def _list_resources(client: Client) -> Resources:
     session = client.session
-    found = await all_pages(lambda page: session.list_resources(params=page), lambda of: of.resources, most=_MAX_LISTED)
-    templates = await all_pages(
-        lambda page: session.list_resource_templates(params=page), lambda of: of.resource_templates, most=_MAX_LISTED
-    )
+    found = await all_pages(session.list_resources, lambda page: page.resources, most=_MAX_LISTED)
+    listing = session.list_resource_templates
+    templates = await all_pages(listing, lambda page: page.resource_templates, most=_MAX_LISTED)
     kept = [each for each in templates if len(each.uri_template) <= MAX_URI_CHARS]
     patterns = []
     for each in kept:
@@ -161,8 +160,7 @@ def _value_in(packed: str) -> object:
 
 
 async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
-    session = client.session
-    listed = await all_pages(lambda page: session.list_prompts(params=page), lambda of: of.prompts, most=_MAX_LISTED)
+    listed = await all_pages(client.session.list_prompts, lambda page: page.prompts, most=_MAX_LISTED)
     return tuple(_prompt(server, each) for each in listed if 0 < len(each.name) <= _MAX_NAME)
 
 

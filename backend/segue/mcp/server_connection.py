@@ -131,17 +131,14 @@ async def is_alive(client: Client) -> bool:
 
 
 async def all_pages(
-    page_of: Callable[[PaginatedRequestParams], Awaitable[PageOf]],
-    items: Callable[[PageOf], list[Listed]],
-    *,
-    most: int,
+    ask: Callable[..., Awaitable[PageOf]], items: Callable[[PageOf], list[Listed]], *, most: int
 ) -> list[Listed]:
     """Returns the items of all pages; none for an unknown request. Raises MCPError and ValidationError."""
     listed: list[Listed] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         try:
-            page = await page_of(PaginatedRequestParams(cursor=cursor))
+            page = await ask(params=PaginatedRequestParams(cursor=cursor))
         except MCPError as error:
             if error.code == METHOD_NOT_FOUND:
                 break
@@ -155,8 +152,7 @@ async def all_pages(
 
 async def list_tools(server: str, client: Client) -> list[McpTool]:
     """Returns the first tools of all pages, at most MAX_TOOLS and MAX_LIST_BYTES. Raises as `all_pages` does."""
-    session = client.session
-    listed = await all_pages(lambda page: session.list_tools(params=page), lambda of: of.tools, most=MAX_TOOLS)
+    listed = await all_pages(client.session.list_tools, lambda page: page.tools, most=MAX_TOOLS)
     sizes = accumulate(len(to_json(tool, by_alias=True, exclude_none=True)) for tool in listed)
     kept = [tool for tool, size in zip(listed, sizes, strict=True) if size <= MAX_LIST_BYTES]
     if len(kept) < len(listed):

@@ -160,13 +160,7 @@ class Supervisor:
             raise ToolRetry(why)
 
     async def call(
-        self,
-        spec: ToolSpec,
-        args: dict[str, Any],
-        *,
-        wrapped: bool,
-        report: Reporter,
-        answers: tuple[UserAnswer, ...] = (),
+        self, spec: ToolSpec, args: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...]
     ) -> object:
         """Returns what a tool returned. Raises ToolRetry, also for what `check` refuses once there is a connection,
         ToolFailed, ToolAsks; cancelling it cancels the remote call.

@@ -45,9 +45,7 @@ _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _DEFAULTS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _WITH_ICONS: Final = ("content", "prompts", "resourceTemplates", "resources", "serverInfo", "tools")
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
-_NAMED: Final = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
-)
+_NAMED: Final = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 
 
 class _Unfit(Exception):

@@ -47,10 +47,8 @@ class Logins:
 
     def document(self) -> dict[str, Any]:
         """Returns how Segue describes itself to an authorization server that reads it there."""
-        return {
-            "client_id": self._document_url,
-            **authorization_server.described_client(self.redirect_uri, authorization_server.PUBLIC, None),
-        }
+        described = authorization_server.described_client(self.redirect_uri, authorization_server.PUBLIC, None)
+        return {"client_id": self._document_url, **described}
 
     async def begin(self, owner: str, server: str, *, scope: str | None = None) -> BegunLogin:
         """Returns a link for this user. `scope` is the one that the previous login lacked. Raises AppError
@@ -115,13 +113,9 @@ class Logins:
         return FinishedLogin(attempt.owner, attempt.server, request.key)
 
     async def of(self, owner: str) -> list[McpLogin]:
-        rows = {row.server: row for row in await self.grants.rows(owner) if self.grants.opened(row)}
-        return [
-            McpLogin(server, "logged_in", row.created_at, row.scope)
-            if (row := rows.get(server))
-            else McpLogin(server, "logged_out", None, None)
-            for server in sorted(self._servers())
-        ]
+        rows = [row for row in await self.grants.rows(owner) if self.grants.opened(row)]
+        found = {each.server: McpLogin(each.server, "logged_in", each.created_at, each.scope) for each in rows}
+        return [found.get(name) or McpLogin(name, "logged_out", None, None) for name in sorted(self._servers())]
 
     async def end(self, owner: str, server: str) -> bool:
         """Also at its authorization server. Returns False if there was none. Raises AppError `mcp_server_not_found`."""
@@ -165,8 +159,7 @@ class Logins:
         return existing("mcp_server", self._servers().get(server))
 
     def _config_of(self, attempt: LoginAttempt) -> McpServerConfig:
-        config = self._servers().get(attempt.server)
-        source = attempt.source
+        config, source = self._servers().get(attempt.server), attempt.source
         if config is None or config.url != source.url or not _oauth(config).takes(source.issuer):
             raise LoginRefused("The server is not the one any more that this link was for. Ask for a new one.")
         return config
@@ -220,7 +213,7 @@ async def _save_attempt(connection: AsyncConnection, state: str, owner: str, ser
     return until
 
 
-async def _attempt_of(connection: AsyncConnection, state: str, *, take: bool = False) -> Row[*tuple[Any, ...]] | None:
+async def _attempt_of(connection: AsyncConnection, state: str, *, take: bool) -> Row[*tuple[Any, ...]] | None:
     """Returns owner, server and the sealed text; if it is to `take` it, once: a second caller gets None."""
     of = mcp_login_attempts.c
     is_it = of.digest == digest_of_secret(state), of.expires_at > func.now()
