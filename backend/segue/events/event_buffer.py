@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from typing import NamedTuple
 
 from segue.domain.errors import app_error
@@ -140,7 +140,7 @@ class EventBuffer:
         self._shutting_down = True
         self._notify(self.end)
 
-    async def after(self, position: int, *, patient: bool) -> AsyncGenerator[Sequence[Entry]]:
+    async def after(self, position: int, *, patient: bool) -> AsyncGenerator[list[Entry]]:
         """Yields the entries after a position up to the terminal event, all that there are at a time. A reader that is
         slow, or one of very many, gets them in fewer and larger parts. Unless `patient` it raises StorageUnavailable if
         Postgres is lost too, and `turn_interrupted` if this process shuts down before the turn has ended.

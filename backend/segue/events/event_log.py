@@ -283,9 +283,7 @@ class EventLog:
                 return
             turn, after = reader, 0
 
-    async def _follow(
-        self, turn: TurnKey, *, after: int, tokens: bool, patient: bool
-    ) -> AsyncGenerator[Sequence[Entry]]:
+    async def _follow(self, turn: TurnKey, *, after: int, tokens: bool, patient: bool) -> AsyncGenerator[list[Entry]]:
         """`tokens`: the follower wants the answer token by token, not only when it is complete."""
         buffer = self._buffer(turn)
         buffer.followers += 1

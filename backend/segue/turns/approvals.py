@@ -110,27 +110,21 @@ async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
 
 
 async def list_approvals(
-    connection: AsyncConnection,
-    identity: Identity,
-    *,
-    before: str | None,
-    limit: int,
-    now: datetime,
-    status: ApprovalStatus = "waiting",
+    connection: AsyncConnection, who: Identity, *, before: str | None, limit: int, now: datetime, status: ApprovalStatus
 ) -> list[Approval]:
     """Newest first; `before` is the id of the last one seen. `waiting` are plans that they may decide now, `asked`
     their own that wait for others, `decided` others' that they have decided something on. Expired ones do not wait.
     """
     listed = _listed(before, limit)
-    is_own, waits = sessions.c.owner == identity.user, and_(_ASKS_USER, plans.c.expires_at > now)
+    is_own, waits = sessions.c.owner == who.user, and_(_ASKS_USER, plans.c.expires_at > now)
     match status:
         case "waiting":
-            listed = listed.where(waits, or_(is_own & plans.c.for_group.is_(None), _may_decide(identity, now)))
+            listed = listed.where(waits, or_(is_own & plans.c.for_group.is_(None), _may_decide(who, now)))
         case "asked":
             listed = listed.where(waits, is_own, plans.c.for_group.is_not(None))
         case "decided":
-            listed = listed.where(plans.c.decided_by.contains([identity.user]))
-    decider = identity if status == "decided" else None
+            listed = listed.where(plans.c.decided_by.contains([who.user]))
+    decider = who if status == "decided" else None
     return [await _approval(connection, row, decider, now) for row in await connection.execute(listed)]
 
 
@@ -180,16 +174,15 @@ def _plan(row: Row[Any]) -> Plan:
 
 async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identity | None, now: datetime) -> Approval:
     """Shows a `decider` who has decided nothing of the questions and answers that came after."""
-    plan, asker = _plan(row), row.owner
+    plan = _plan(row)
     is_asked = decider is None or (plan.waits_for is not None and plan.waits_for.is_for(decider, now))
     waiting = plan.waiting_steps if is_asked else ()
     by = ((step, step.others) for step in plan.steps if step.waits_for != "self" and step.others)
     own = (step for step, others in by if decider is None or decider.user in (*others.yes_by, others.no_by))
     shown = waiting or tuple(own)[-1:]
     first = next(iter(shown), None)
-    approval = Approval(
-        row.session_id, row.id, row.version, first, row.since, plan.status, asker, row.goal, shown, row.expires_at
-    )
+    of = row.session_id, row.id, row.version
+    approval = Approval(*of, first, row.since, plan.status, row.owner, row.goal, shown, row.expires_at)
     waits = next((step.waits_for for step in shown if isinstance(step.waits_for, WaitsFor)), None)
     if waits is None:
         return approval
@@ -237,7 +230,8 @@ async def begin_decision(
         raise StalePlan
     if by is not None:
         stored = await _record_decision(connection, stored, owner, button, by, now=now)
-        if button.decision == "confirm" and not _is_agreed(stored.plan):
+        is_agreed = all(step.others is not None and step.others.agree for step in stored.plan.waiting_steps)
+        if button.decision == "confirm" and not is_agreed:
             await plan_store.swap(connection, stored, next_version(stored.plan), tool_hash=stored.tool_hash)
             return None
         request = replace(request, decided_by=by.identity.user)
@@ -273,9 +267,8 @@ async def _begin_decided(
     changed, remember = button.args is not None, button.remember
     request = replace(request, decided_plan_id=stored.plan.id, args_changed=changed, remember=remember)
     admitted = await admit_locked(connection, owner, session_id, request, now=now)
-    turn_id = admitted.turn.turn_id
     options: dict[str, Any] = {"args": button.args, "answer": button.answer, "chosen": button.chosen}
-    await plan_store.decide(connection, stored, button.decision, turn_id=turn_id, now=now, **options)
+    await plan_store.decide(connection, stored, button.decision, turn_id=admitted.turn.turn_id, now=now, **options)
     if button.remember:
         await _remember(connection, owner, stored, tools, now=now)
     return admitted
@@ -311,11 +304,6 @@ async def _record_decision(
         return each if own == "self" else replace(each, others=replace(decided, by=own))
 
     return replace(stored, plan=replace(stored.plan, steps=tuple(map(with_decision, stored.plan.steps))))
-
-
-def _is_agreed(plan: Plan) -> bool:
-    """Returns whether as many others as the rule wants have said yes to the waiting steps."""
-    return all(step.others is not None and step.others.agree for step in plan.waiting_steps)
 
 
 def _check_decider(waits: WaitsFor, owner: str, identity: Identity, agreed: Sequence[str], now: datetime) -> None:
@@ -407,8 +395,6 @@ def _check_results(plan: Plan, button: Button) -> None:
 
 
 def _invalid(name: Literal["invalid_args", "invalid_answer"], why: str, faults: Sequence[str] = ()) -> AppError:
-    field, found = name.removeprefix("invalid_"), (fault.partition(": ") for fault in faults)
-    errors = [
-        {"loc": ["body", field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": name} for at, _, said in found
-    ]
+    field, found = ("body", name.removeprefix("invalid_")), (fault.partition(": ") for fault in faults)
+    errors = [{"loc": [*field, *filter(None, [at.lstrip("$.")])], "msg": said, "type": name} for at, _, said in found]
     return app_error(name, why=why, errors=errors)

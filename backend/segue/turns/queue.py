@@ -84,10 +84,9 @@ class TurnQueue:
     async def send(self, session_id: str) -> bool:
         """Takes the session here if a place is free, else sends it. False without Redis: then it has to run here."""
         if self.has_place:
-            await self._free.acquire()
             self._here.add(task := asyncio.create_task(self._run_turns(session_id), name=f"the turns of {session_id}"))
             task.add_done_callback(self._here.discard)
-            task.add_done_callback(lambda _: self._free.release())
+            await self.hold_place(task)
             return True
         return await self._push("RPUSH", session_id)
 

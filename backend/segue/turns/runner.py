@@ -239,7 +239,7 @@ class TurnRun:
             raise Unreadable("message")
         await self._guard.load_global_state()
         tools = self._guard, self._chooser
-        state = await outlast(lambda: load_context(deps, claim, self._speaker, tools, now=deps.clock()))
+        state = await outlast(lambda: load_context(deps, claim, self._speaker, tools, now=deps.clock(), coming=None))
         self._metrics.start_from(state)
         events.give_up_calls({each.call.tool_call_id for each in state["earlier"].calls} if state["earlier"] else ())
 

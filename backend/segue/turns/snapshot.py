@@ -30,6 +30,7 @@ from segue.turns.claims import Claim
 from segue.turns.store import last_ended
 from segue.turns.turn_deps import Speaker, TurnDeps
 
+TurnTools = tuple[ToolGuard, ToolChooser]  # the tools of a turn, and who chooses among them
 TOKEN_BYTES = 4  # about; more opaque parts than would fill the window are not even loaded
 
 
@@ -59,13 +60,7 @@ class _InStores:
 
 
 async def load_context(
-    deps: TurnDeps,
-    claim: Claim,
-    speaker: Speaker,
-    tools: tuple[ToolGuard, ToolChooser],
-    *,
-    now: datetime,
-    coming: Message | None = None,
+    deps: TurnDeps, claim: Claim, speaker: Speaker, tools: TurnTools, *, now: datetime, coming: Message | None
 ) -> TurnInput:
     """Returns the snapshot that a turn starts from, for its agent and tools. `coming` is the user's message if it is
     not stored. Raises Unreadable if the turn's own message or plan cannot be read.
@@ -146,12 +141,7 @@ async def _read(deps: TurnDeps, claim: Claim, speaker: Speaker, *, now: datetime
 
 
 async def _content(
-    deps: TurnDeps,
-    claim: Claim,
-    stored: _InStores,
-    chooser: ToolChooser,
-    facts: Sequence[Memory],
-    instructions: Instructions,
+    deps: TurnDeps, claim: Claim, stored: _InStores, chooser: ToolChooser, facts: Sequence[Memory], own: Instructions
 ) -> SessionContent:
     """Returns the content of the prompt, and chooses the tools of the turn."""
     opening, kept = stored.opening(claim.key.turn_id), stored.kept
@@ -172,7 +162,7 @@ async def _content(
         inline=inline,
         expired=frozenset(call_id for call_id, size in stored.in_view.items() if size and call_id not in kept),
         opaque=stored.window.opaque,
-        instructions=instructions,
+        instructions=own,
         language=claim.request.language,
         tool_tokens=tool_tokens,
         page=claim.request.options.page,

@@ -178,10 +178,8 @@ _NEGLECTED = (
 async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> list[NeglectedTurn]:
     """Returns up to MAX_AT_ONCE turns: running with a lapsed lease or overdue cancellation, or queued and not begun."""
     of_turn = ("owner", "epoch", "running", "attempts", "cancelled", "left_s")
-    return [
-        NeglectedTurn(turn_key(row.session_id, row), *(getattr(row, name) for name in of_turn))
-        for row in await connection.execute(_NEGLECTED, {"timeout_s": timeout_s})
-    ]
+    rows = await connection.execute(_NEGLECTED, {"timeout_s": timeout_s})
+    return [NeglectedTurn(turn_key(row.session_id, row), *(getattr(row, name) for name in of_turn)) for row in rows]
 
 
 def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:

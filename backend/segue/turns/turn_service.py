@@ -197,7 +197,10 @@ class TurnService:
         meanwhile, is ignored. The user is in the groups of the turn before.
         """
         read, now = self._deps.database.read, self._deps.clock()
-        for each in await read(list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now):
+        waiting = await read(
+            list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now, status="waiting"
+        )
+        for each in waiting:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
                 button = Button("confirm", each.version, plan_id=each.plan_id)
                 try:
