@@ -96,16 +96,10 @@ async def start(
     enter = stack.enter_async_context
     span = await enter(tracing(settings.otel_exporter_otlp_endpoint, content=settings.otel_capture_content))
     metrics = Metrics()
-    opened_models = await enter(AsyncExitStack())  # agents that are loaded later add to it
+    later = await enter(AsyncExitStack())  # agents that are loaded later add to it
     files = await enter(SecretFiles(settings.secrets_dir))
     chat_models = ChatModels(
-        stack=opened_models,
-        settings=settings,
-        instead=model,
-        offline=_offline_model,
-        observe=metrics.observe,
-        span=span,
-        files=files,
+        stack=later, settings=settings, instead=model, offline=_offline, observe=metrics.observe, span=span, files=files
     )
     models = await chat_models.of(Agent())
     is_offline = models.main.name == OFFLINE
@@ -207,7 +201,7 @@ async def start(
     )
 
 
-def _offline_model() -> ProviderModel:
+def _offline() -> ProviderModel:
     from segue.around.offline.offline_model import OfflineModel  # noqa: PLC0415 (its words take memory)
 
     return OfflineModel()

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import approval_requests, prompts, render_messages
-from segue.agent.approval_requests import blocked_tools
+from segue.agent.approval_requests import blocked_tools, swap_waiting
 from segue.agent.call_approval import find_origins, proposed, runs_under_mandate, who_decides
 from segue.agent.planner import complete_args
 from segue.agent.state import TurnContext
@@ -293,9 +293,7 @@ async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) 
             run.stored = await approval_requests.hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)
             for each in granted:
                 moved = update_step(run.plan, each.id, "waiting")
-                run.stored = await approval_requests.swap_waiting(
-                    connection, run.turn, run.stored, moved, tool_hash=run.stored.tool_hash
-                )
+                run.stored = await swap_waiting(connection, run.turn, run.stored, moved, tool_hash=run.stored.tool_hash)
             return
         if outcome.status == "succeeded":
             moved = update_step(run.plan, step.id, "complete", result_preview=outcome.gist)
@@ -358,7 +356,5 @@ async def _hold(run: PlanRun, step: Step, *, tool_hash: str | None = None, **sho
     if "waits_for" in shown:  # a question has its own time, whatever one before it had
         moved = replace(moved, expires_at=run.context.clock() + timedelta(seconds=run.context.settings.plan_ttl_s))
     moved = approval_requests.expiring(moved, shown.get("waits_for"))
-    run.stored = await run.context.transact(
-        approval_requests.swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash
-    )
+    run.stored = await run.context.transact(swap_waiting, run.turn, run.stored, moved, tool_hash=tool_hash)
     run.context.emit(PlanChanged(run.plan))

@@ -107,9 +107,7 @@ async def complete_args(
 ) -> dict[str, Any]:
     """Returns a step's arguments: references resolved, and what is open filled by one model call. Raises Unresolved."""
     args = await resolve(
-        step.args,
-        results,
-        at_path=lambda result, path: at_path(result.content or "", path, is_json=result.kind == "json"),
+        step.args, results, at_path=lambda found, path: at_path(found.content or "", path, is_json=found.kind == "json")
     )
     open_arguments = missing(args, tool.spec.input_schema, step.args or ())
     if not open_arguments and accepts(tool, args):

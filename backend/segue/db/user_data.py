@@ -256,12 +256,9 @@ async def _count(connection: AsyncConnection, of: Iterable[tuple[sa.Table, sa.Co
 
 
 def _is_of(key: str, owner: str, ids: set[str]) -> bool:
-    return (
-        key in (plans_of_owner_key(owner), turn_places_key(owner), user_feed_key(owner))
-        or key.startswith(plan_cache_key(owner, ""))
-        or belongs_to(key, owner)
-        or not ids.isdisjoint(_ID.findall(key))
-    )
+    own = (plans_of_owner_key(owner), turn_places_key(owner), user_feed_key(owner))
+    is_own = key in own or key.startswith(plan_cache_key(owner, "")) or belongs_to(key, owner)
+    return is_own or not ids.isdisjoint(_ID.findall(key))
 
 
 async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[str, str]]:

@@ -189,12 +189,8 @@ def _rounds(
 
 def _call(call: ToolCall, conversation: StoredConversation, reference: Any) -> recording.RecordedCall:
     """A result that is not stored is replaced by its reference, which names what later calls may need."""
-    recorded = recording.RecordedCall(
-        tool=call.tool_name,
-        args=call.args,
-        status="unknown" if call.status == "running" else call.status,
-        error=call.error,
-    )
+    status = "unknown" if call.status == "running" else call.status
+    recorded = recording.RecordedCall(tool=call.tool_name, args=call.args, status=status, error=call.error)
     if kept := conversation.results.get(call.tool_call_id):
         return recorded.model_copy(update={"result": kept.shown()})
     if call.metadata.size_bytes == 0 or reference is None:
@@ -346,9 +342,8 @@ class Samples:
 
     async def _write(self, owner: str, groups: Collection[str], session_id: str) -> None:
         """Writes a recording with every tool that was offered: another model may call others."""
-        conversation = await self.database.read(
-            load_conversation, owner, session_id, max_result_bytes=MAX_SAMPLED_BYTES, now=self.clock()
-        )
+        load = partial(load_conversation, max_result_bytes=MAX_SAMPLED_BYTES, now=self.clock())
+        conversation = await self.database.read(load, owner, session_id)
         tools = self.tools.tools_for(owner, groups)
         offered = {name for name, tool in tools.items() if tool.spec.source != "builtin"}
         recorded = await asyncio.to_thread(make_recording, conversation, tools, self.settings, offered=offered)

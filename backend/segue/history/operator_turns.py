@@ -149,10 +149,8 @@ async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> 
 def _turns() -> Select[Any]:
     shown: Iterable[Any] = (turns.c[name] for name in OpsTurn.__slots__ if name in turns.c)
     named = {"turn_id": turns.c.id, "instance": turns.c.worker, "attempt": turns.c.attempts}
-    read = {
-        "usage": func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"]),
-        "error_code": turns.c.error["code"].as_string(),
-    }
+    usage = func.coalesce(turns.c.report["usage"], turns.c.timeline["usage"])
+    read = {"usage": usage, "error_code": turns.c.error["code"].as_string()}
     labelled = (column.label(name) for name, column in (named | read).items())
     of_session = sessions.c.id == turns.c.session_id
     return select(sessions.c.owner, lease_left(), *labelled, *shown).join(sessions, of_session).where(RUNS_ITSELF)

@@ -223,15 +223,13 @@ class ChatModel:
         deadline_s = self._deadline_s(is_streamed=listener is not None)
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._with_retries(request, retries, listener, span)
+                return await self._retried(request, retries, listener, span)
         except refusals.NothingCame as error:
             raise refusals.timeout(error.seconds, error.setting) from error
         except TimeoutError as error:
             raise refusals.timeout(deadline_s) from error
 
-    async def _with_retries(
-        self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span
-    ) -> Reply:
+    async def _retried(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
         attempt, empty_answers, began = 0, 0, time.monotonic()
         while True:
             if request.account is not None:

@@ -72,13 +72,9 @@ class ChatModels:
             model, name = self.instead or self.offline(), type(self.instead).__name__ if self.instead else OFFLINE
             if isinstance(model, BaseChatModel):
                 name, model = model.get_name(), of_langchain(model, self.settings.llm_max_answer_bytes)
+            tariff = _tariff(self.settings, name)
             self.opened[()] = ChatModel(
-                model,
-                name=name,
-                settings=self.settings,
-                observe=self.observe,
-                span=self.span,
-                tariff=_tariff(self.settings, name),
+                model, name=name, settings=self.settings, observe=self.observe, span=self.span, tariff=tariff
             )
         return self.opened[()]
 

@@ -236,11 +236,9 @@ class RefusalReader:
         if response.is_success:
             return
         body = bytearray()
-        try:
+        with suppress(BodyTooLarge, httpx2.RequestError):  # the status says enough
             async for piece in bounded(response.aiter_bytes(), 100_000):
                 body += piece
-        except (BodyTooLarge, httpx2.RequestError):
-            pass  # the status says enough
         try:
             content = read_json(bytes(body))
         except (ValueError, RecursionError):

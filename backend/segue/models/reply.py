@@ -223,9 +223,8 @@ def token_count(value: object) -> int:
 
 def estimated_input(messages: Sequence[BaseMessage], tools: Sequence[ToolSpec], count: CountTokens = estimate) -> int:
     """Returns the tokens of a request, rather too many than too few."""
-    calls = (
-        f"{call['name']}{call['args']}" for each in messages if isinstance(each, AIMessage) for call in each.tool_calls
-    )
+    answers = (each for each in messages if isinstance(each, AIMessage))
+    calls = (f"{call['name']}{call['args']}" for each in answers for call in each.tool_calls)
     offered = (f"{tool.name}{tool.description}{tool.input_schema}" for tool in tools)
     texts = (*(message.text for message in messages), *calls, *offered)
     parts = (part for each in messages if isinstance(each.content, list) for part in each.content)

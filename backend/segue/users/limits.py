@@ -229,8 +229,8 @@ async def make_reservation(connection: AsyncConnection, wanted: Reservation, lim
     """Reserves in place of the holder's reservation under this epoch or before, if the owner's day has room; 0 is no
     turn's epoch. In a transaction, which holds the lock of the owner's reservations until its end.
     """
-    values = {"of_owner": wanted.owner, "at_epoch": wanted.epoch, "lasts": timedelta(seconds=wanted.lasts_s)}
-    return await _stand(connection, wanted, limits, _RESERVE, values, lock=wanted.owner)
+    held = {"at_epoch": wanted.epoch, "lasts": timedelta(seconds=wanted.lasts_s)}
+    return await _stand(connection, _RESERVE, wanted, limits, lock=wanted.owner, of_owner=wanted.owner, **held)
 
 
 async def has_room(connection: AsyncConnection, wanted: Reservation, limits: Limits, *, group: str) -> Standing:
@@ -238,24 +238,18 @@ async def has_room(connection: AsyncConnection, wanted: Reservation, limits: Lim
     In a transaction, which holds the lock of these until its end.
     """
     if not group:
-        return await _stand(connection, wanted, limits, _FITS_ALL, {}, lock="")
+        return await _stand(connection, _FITS_ALL, wanted, limits, lock="")
     lock = f"{SPEAKS_FOR}{group}"  # no owner begins like this
-    return await _stand(connection, wanted, limits, _FITS_GROUP, {"of_group": group}, lock=lock)
+    return await _stand(connection, _FITS_GROUP, wanted, limits, lock=lock, of_group=group)
 
 
 async def _stand(
-    connection: AsyncConnection,
-    wanted: Reservation,
-    limits: Limits,
-    statement: sa.Select[Any],
-    values: Mapping[str, Any],
-    *,
-    lock: str,
+    connection: AsyncConnection, asks: sa.Select[Any], wanted: Reservation, limits: Limits, *, lock: str, **values: Any
 ) -> Standing:
     await connection.execute(OWNER_LOCK, {"of_owner": lock})
     more = {"more_tokens": wanted.tokens, "more_cost": wanted.cost, "on_day": wanted.day, "by_holder": wanted.holder}
     caps = {"token_cap": limits.tokens_per_day, "cost_cap": limits.cost_per_day}
-    return Standing(**(await connection.execute(statement, {**more, **caps, **values})).mappings().one())
+    return Standing(**(await connection.execute(asks, {**more, **caps, **values})).mappings().one())
 
 
 async def drop_stale_reservations(connection: AsyncConnection) -> None:
