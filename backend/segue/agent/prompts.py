@@ -72,14 +72,12 @@ def confirmation_line(tools: Collection[ToolSpec], mode: Confirm, *, has_rule: b
     return TEXTS["asked_first"].format(calls="Nearly all calls" if mode == "always" else f"Calls of {named}")
 
 
-def instructions_of(
-    agent: Agent, user: str, confirmation: str = "", *, from_client: str | None = None, is_gone: bool = False
-) -> Instructions:
+def instructions_of(agent: Agent, user: str, asked: str, *, from_client: str | None, is_gone: bool) -> Instructions:
     """Returns an agent's instructions and those `from_client`. `is_gone`: the session's agent no longer exists."""
     lines = agent.instructions.replace("{user}", user).splitlines()
     dated = [line for line in lines if DATE in line or TIME_ZONE in line]
     own = "\n".join(line for line in lines if line not in dated).strip()
-    rules = "\n".join(filter(None, [TEXTS["system"], confirmation]))
+    rules = "\n".join(filter(None, [TEXTS["system"], asked]))
     opening = rules.replace("You are Segue,", f"You are {agent.name},", 1)
     notes = [*dated, TEXTS["gone"]] if is_gone else dated
     of_client = f"{TEXTS['asked_by_client']}\n{fenced(from_client)}" if from_client else ""

@@ -200,9 +200,8 @@ class _HeardMessage:
     @property
     def listener(self) -> Listener:
         listener = Listener(self.add, self.withdraw, on_call=self.calls.add, on_asked=self.calls.give_up)
-        if self._context.settings.show_reasoning:
-            return replace(listener, on_reasoning=self.add_reasoning)
-        return listener
+        shows = self._context.settings.show_reasoning
+        return replace(listener, on_reasoning=self.add_reasoning) if shows else listener
 
     def add_reasoning(self, text: str) -> None:
         """Emits what fits MAX_REASONING_CHARS, unless the message has begun: none may begin within another."""

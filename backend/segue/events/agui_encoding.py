@@ -263,11 +263,8 @@ def _changes(before: Plan, after: Plan) -> list[dict[str, Any]]:
     """Returns a JSON patch of `{"plan": before}` that replaces every changed field and step."""
     if before.id != after.id:
         return [_replace("", after)]
-    patch = [
-        _replace(f"/{each.name}", getattr(after, each.name))
-        for each in fields(Plan)
-        if each.name != "steps" and getattr(before, each.name) != getattr(after, each.name)
-    ]
+    values = ((each.name, getattr(before, each.name), getattr(after, each.name)) for each in fields(Plan))
+    patch = [_replace(f"/{name}", new) for name, old, new in values if name != "steps" and old != new]
     if len(before.steps) != len(after.steps):
         return [*patch, _replace("/steps", after.steps)]
     pairs = enumerate(zip(before.steps, after.steps, strict=True))

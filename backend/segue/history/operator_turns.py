@@ -312,10 +312,8 @@ async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedTo
     of_call = (tool_calls.c.id.label("tool_call_id"), tool_calls.c.tool_name.label("tool"))
     statement = select(*of_call, tool_calls.c.started_at.label("at"), *(tool_calls.c[name] for name in shown))
     statement = statement.where(tool_calls.c.turn_id == turn_id).order_by(*oldest_first(tool_calls)).limit(500)
-    return [
-        TimedToolCall(**{**row, "status": row["status"] if row["status"] in get_args(CallStatus) else "unknown"})
-        for row in (await connection.execute(statement)).mappings()
-    ]
+    rows, known = (await connection.execute(statement)).mappings(), get_args(CallStatus)
+    return [TimedToolCall(**{**row, "status": row["status"] if row["status"] in known else "unknown"}) for row in rows]
 
 
 async def _approval(connection: AsyncConnection, row: Row[Any]) -> list[Wait]:

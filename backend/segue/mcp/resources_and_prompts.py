@@ -165,13 +165,11 @@ async def _list_prompts(server: str, client: Client) -> tuple[McpPrompt, ...]:
 
 
 def _prompt(server: str, prompt: mcp_types.Prompt) -> McpPrompt:
-    arguments = [
-        PromptArgument(each.name, _text(each.description, _MAX_DESCRIPTION), bool(each.required))
-        for each in (prompt.arguments or [])[:20]
-        if len(each.name) <= _MAX_NAME
-    ]
+    named = (each for each in (prompt.arguments or [])[:20] if len(each.name) <= _MAX_NAME)
+    shown = ((each.name, _text(each.description, _MAX_DESCRIPTION), bool(each.required)) for each in named)
     title = _text(prompt.title, _MAX_NAME) or _text(prompt.name, _MAX_NAME)
-    return McpPrompt(server, prompt.name, title, _text(prompt.description, _MAX_DESCRIPTION), arguments)
+    description, arguments = _text(prompt.description, _MAX_DESCRIPTION), [PromptArgument(*each) for each in shown]
+    return McpPrompt(server, prompt.name, title, description, arguments)
 
 
 def _text(text: str | None, limit: int) -> str:

@@ -197,10 +197,8 @@ class TurnService:
         meanwhile, is ignored. The user is in the groups of the turn before.
         """
         read, now = self._deps.database.read, self._deps.clock()
-        waiting = await read(
-            list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now, status="waiting"
-        )
-        for each in waiting:
+        found = await read(list_approvals, Identity(owner), before=None, limit=MOST_WAITING, now=now, status="waiting")
+        for each in found:
             if each.step is not None and each.step.asks is not None and each.step.asks.key == key:
                 button = Button("confirm", each.version, plan_id=each.plan_id)
                 try:
