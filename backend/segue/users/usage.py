@@ -33,7 +33,7 @@ from segue.users.limits import NO_LIMITS, Limits, Reservation, Standing, finite
 
 Group = Literal["day", "model", "session", "user", "agent", "group"]
 ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
-AtMost = Callable[[], Charge]  # the highest charge of a call
+Demand = Callable[[], Charge]  # the highest charge of a call
 Payer = tuple[str, str]  # an owner, and a session of theirs; empty for what belongs to none
 
 _COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -213,7 +213,7 @@ class Books:
             await account.close()
 
     async def reserve(
-        self, owner: str, holder: str, most: AtMost, *, epoch: int = 0, lasts_s: float = 0, groups: Collection[str] = ()
+        self, owner: str, holder: str, most: Demand, *, epoch: int = 0, lasts_s: float = 0, groups: Collection[str] = ()
     ) -> date:
         """Notes groups. Returns the day to charge. Raises `rate_limited`, `service_limit_reached`, `price_missing`."""
         day = self.today()
@@ -294,7 +294,7 @@ class Account:
     def __post_init__(self) -> None:
         self._day = self.books.today()
 
-    async def reserve(self, most: AtMost) -> None:
+    async def reserve(self, most: Demand) -> None:
         """Reserves a call's highest charge before it is made. Raises the errors of `Books.reserve`."""
         if self.unbooked or self._unconfirmed:  # of a call that failed, or whose booking was not answered
             await self.settle()
