@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Path
 
-from segue.api.deps import IdentityDep, Ops, Services, ServicesDep, router_of
+from segue.api.deps import IdentityDep, Ops, Parts, Services, router_of
 from segue.api.problems import problems
 from segue.api.schemas import AnyLimit, Page
 from segue.domain.agent import LIMITS, TurnOption
@@ -53,20 +53,20 @@ class AgentDescription:
 
 
 @router.get("")
-async def list_agents(services: ServicesDep, identity: IdentityDep, _: AnyLimit = 50) -> Page[AgentDescription]:
+async def list_agents(services: Parts, identity: IdentityDep, _: AnyLimit = 50) -> Page[AgentDescription]:
     """Lists the agents that the caller may use."""
     agents = services.agents.of(identity.user, identity.groups)
     return Page([_described(services, speaker, identity) for speaker in agents.values()], None)
 
 
 @router.get("/{agent_id}")
-async def get_agent(agent_id: AgentId, services: ServicesDep, identity: IdentityDep) -> AgentDescription:
+async def get_agent(agent_id: AgentId, services: Parts, identity: IdentityDep) -> AgentDescription:
     """Shows one of the agents."""
     return _described(services, services.agents.check(agent_id, identity.user, identity.groups, status=404), identity)
 
 
 @router.post("/reload", responses=problems("forbidden", "agents_invalid"))
-async def reload_agents(services: ServicesDep, operator: Ops) -> Page[AgentDescription]:
+async def reload_agents(services: Parts, operator: Ops) -> Page[AgentDescription]:
     """Reloads the file of agents in this process, and lists them all. Running turns keep the agents they began with; a
     file that cannot be used changes nothing. Needs the scope `ops`.
     """

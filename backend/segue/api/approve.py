@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
-from segue.api.deps import Services, ServicesDep
+from segue.api.deps import Parts, Services
 from segue.domain.approval_rule import MAX_REASON_CHARS, is_users
 from segue.domain.errors import AppError, InvalidRequest, NotFound
 from segue.domain.plan import BUTTON_MESSAGES, Button, Decision, Step
@@ -49,7 +49,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.api_route(APPROVE_PATH + "{token}", methods=["GET", "HEAD", "POST"])
-async def decide_by_link(token: str, request: Request, services: ServicesDep) -> HTMLResponse:
+async def decide_by_link(token: str, request: Request, services: Parts) -> HTMLResponse:
     link = await services.approval_links.open(token)
     found = None
     if link is not None:

@@ -13,10 +13,10 @@ from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from segue.api.chat import ClientRequest
-from segue.api.deps import AttachmentId, Caller, Services, ServicesDep, SessionId, UploadRoute, router_of
+from segue.api.chat import Client
+from segue.api.deps import Caller, FileId, Parts, Services, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
-from segue.api.schemas import Page, PagingDep, row_position
+from segue.api.schemas import Page, Paged, row_position
 from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.log import log
@@ -48,7 +48,7 @@ _BYTES: Final[dict[int | str, dict[str, Any]]] = {
 
 
 @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=problems(*OF_FILES))
-async def upload_attachment(session_id: SessionId, services: ServicesDep, caller: Caller, http: Request) -> Attachment:
+async def upload_attachment(session_id: SessionId, services: Parts, caller: Caller, http: Request) -> Attachment:
     """Uploads a file to a session, for `attachments` of a message. Its type is known by its content. Models that take
     images see an image as it is; the text of any other file is read once, when it is stored.
     """
@@ -74,9 +74,7 @@ def too_large(which: str, max_bytes: int) -> HTTPException:
 
 
 @router.get("")
-async def list_attachments(
-    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
-) -> Page[Attachment]:
+async def list_attachments(session_id: SessionId, services: Parts, caller: Caller, paging: Paged) -> Page[Attachment]:
     """Lists the files of a session. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, attachment_store.list_attachments, *of, **paging.behind(_POSITION))
@@ -84,9 +82,7 @@ async def list_attachments(
 
 
 @router.get("/{attachment_id}", response_class=Response, responses=_BYTES)
-async def get_attachment(
-    session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
-) -> Response:
+async def get_attachment(session_id: SessionId, attachment_id: FileId, services: Parts, caller: Caller) -> Response:
     """Downloads a file as it was uploaded. Images are sent to be shown (`inline`), other files to be saved."""
     file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
     shown = "inline" if file.media_type in IMAGES else "attachment"
@@ -96,9 +92,7 @@ async def get_attachment(
 
 
 @router.delete("/{attachment_id}", status_code=204)
-async def delete_attachment(
-    session_id: SessionId, attachment_id: AttachmentId, services: ServicesDep, caller: Caller
-) -> None:
+async def delete_attachment(session_id: SessionId, attachment_id: FileId, services: Parts, caller: Caller) -> None:
     """Deletes a file and the text read from it. Messages still name it, and answers that used it stay."""
     async with services.database.transaction() as connection:
         for left in await attachment_store.delete_attachment(connection, caller, session_id, attachment_id):
@@ -129,9 +123,7 @@ async def sent_files(content: object) -> tuple[SentFile, ...]:
     return await asyncio.to_thread(_read, parts) if parts else ()
 
 
-async def with_files(
-    client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile]
-) -> ChatRequest:
+async def with_files(client: Client, session_id: str, request: ChatRequest, files: Sequence[SentFile]) -> ChatRequest:
     """Returns the request as it can be accepted: what is too much for a message becomes one of its files, and these are
     stored, unless its turn has been accepted before: a request that comes again stores none twice. Sources for which
     there is no room are left out. Raises what an upload raises.

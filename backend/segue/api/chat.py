@@ -8,10 +8,10 @@ from fastapi.responses import JSONResponse
 from structlog.contextvars import bind_contextvars
 
 from segue.api import deps
-from segue.api.deps import Caller, IdempotencyKey, MessageId, OriginDep, ServicesDep, SessionId, TurnId, router_of
+from segue.api.deps import Caller, IdempotencyKey, MessageId, OriginDep, Parts, SessionId, TurnId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, PagingDep, id_position
+from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, Paged, id_position
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.plan import Button
@@ -102,12 +102,12 @@ def fingerprint_of(button: Button) -> tuple[str | int, ...]:
 
 
 async def _client(
-    services: ServicesDep, caller: Caller, http: Request, origin: OriginDep, idempotency_key: IdempotencyKey = None
+    services: Parts, caller: Caller, http: Request, origin: OriginDep, idempotency_key: IdempotencyKey = None
 ) -> ClientRequest:
     return ClientRequest(caller, services, http, origin, idempotency_key)
 
 
-ClientDep = Annotated[ClientRequest, Depends(_client)]
+Client = Annotated[ClientRequest, Depends(_client)]
 
 
 def as_chat(*codes: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def as_chat(*codes: str) -> dict[str, Any]:
 
 
 @router.post("/{session_id}/chat", **as_chat("too_many_queued", "unknown_attachment", "option_not_allowed"))
-async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Response:
+async def chat(session_id: SessionId, body: ChatBody, client: Client) -> Response:
     """Sends a message to the agent. Answers with a ChatAnswer once the turn has ended, with `"stream": true` or
     `Accept: text/event-stream` with its events as they happen, or with `background` with a 202 at once. A client that
     disconnects does not stop the turn.
@@ -133,7 +133,7 @@ async def chat(session_id: SessionId, body: ChatBody, client: ClientDep) -> Resp
 
 
 @turns_router.get("")
-async def list_turns(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Turn]:
+async def list_turns(session_id: SessionId, services: Parts, caller: Caller, paging: Paged) -> Page[Turn]:
     """Lists the turns of a session. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, queries.list_turns, *of, **paging.behind(_POSITION))
@@ -141,13 +141,13 @@ async def list_turns(session_id: SessionId, services: ServicesDep, caller: Calle
 
 
 @turns_router.get("/{turn_id}")
-async def get_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
+async def get_turn(session_id: SessionId, turn_id: TurnId, services: Parts, caller: Caller) -> Turn:
     """Shows a turn: its status, and its answer or error once it has ended."""
     return await services.read(queries.get_turn, caller, session_id, turn_id)
 
 
 @turns_router.post("/{turn_id}/cancel")
-async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller) -> Turn:
+async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Parts, caller: Caller) -> Turn:
     """Cancels a turn, and messages that it was still to read. Answers once it has ended; an ended turn stays so."""
     return await services.turns.cancel(caller, session_id, turn_id)
 
@@ -156,9 +156,7 @@ async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Services
     "/{session_id}/messages/{message_id}/edit",
     **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment", "option_not_allowed"),
 )
-async def edit_message(
-    session_id: SessionId, message_id: MessageId, body: EditedMessage, client: ClientDep
-) -> Response:
+async def edit_message(session_id: SessionId, message_id: MessageId, body: EditedMessage, client: Client) -> Response:
     """Replaces one of the user's messages and answers the new one. Answers as `chat` does. What came after the old
     message leaves the history and stays readable as a branch. The new message has only the files that it names. The
     open plan is cancelled; what tools had done is not undone, and the model is told of it.
@@ -174,16 +172,14 @@ async def _options(body: EditedMessage) -> TurnOptions:
 
 
 @router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history", "option_not_allowed"))
-async def regenerate(
-    session_id: SessionId, message_id: MessageId, client: ClientDep, body: Answerer = AGAIN
-) -> Response:
+async def regenerate(session_id: SessionId, message_id: MessageId, client: Client, body: Answerer = AGAIN) -> Response:
     """Answers the user's message of a turn again. Works as an edit of that message that changes nothing in it."""
     request = client.request("", body, "regenerate", message_id, instead_of=message_id)
     return await client.accept(session_id, request, body)
 
 
 @router.post("/{session_id}/turns/{turn_id}/retry", **as_chat("cannot_retry"))
-async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, body: Delivery = WAIT) -> Response:
+async def retry_turn(session_id: SessionId, turn_id: TurnId, client: Client, body: Delivery = WAIT) -> Response:
     """Runs the last turn again if it failed or was cancelled. Answers as `chat` does. The turn goes on as after a
     crash: it keeps its plan and what its tools had done.
     """
@@ -196,7 +192,7 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: ClientDep, 
     status_code=201,
     responses=problems("message_not_found", "not_in_history", "turn_in_progress", "attachment_quota_exceeded"),
 )
-async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, caller: Caller) -> Session:
+async def fork(session_id: SessionId, body: NewFork, services: Parts, caller: Caller) -> Session:
     """Creates a session with a copy of the history up to and including a message. The copied messages, turns and tool
     results have ids of their own, and `metadata.forked_from` names the origin. No plan is open in it. If the message
     is not the last of its turn, that turn is cancelled in the copy and can be run again with `retry`.
@@ -210,7 +206,7 @@ async def fork(session_id: SessionId, body: NewFork, services: ServicesDep, call
 
 
 @router.get("/{session_id}/branches")
-async def get_branches(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Branch]:
+async def get_branches(session_id: SessionId, services: Parts, caller: Caller, paging: Paged) -> Page[Branch]:
     """Lists the branches of a session: what has left its history. Newest first. `GET …/messages?branch=` reads one."""
     found = await services.read_in(caller, session_id, list_branches, session_id, **paging.behind(BY_SEQ))
     return paging.page_of_placed(found)

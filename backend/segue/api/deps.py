@@ -100,7 +100,7 @@ async def _services(request: Request) -> Services:
     return cast(Services, request.state.services)
 
 
-ServicesDep = Annotated[Services, Depends(_services)]
+Parts = Annotated[Services, Depends(_services)]
 
 
 async def _credentials(
@@ -154,7 +154,7 @@ async def _ops(request: Request, identity: IdentityDep) -> Operator:
     return Operator(**asdict(identity), request_id=request.scope["request_id"])
 
 
-async def may_read_metrics(request: Request, services: ServicesDep, _: Described) -> None:
+async def may_read_metrics(request: Request, services: Parts, _: Described) -> None:
     """With METRICS_PUBLIC every client, otherwise callers with the scope `ops`. Raises AppError `forbidden`."""
     if not services.settings.metrics_public:
         require_ops(request.state.identity)
@@ -185,7 +185,7 @@ SessionId = Annotated[str, Path(description="The id of one of the caller's sessi
 TurnId = Annotated[str, Path(description="The id of a turn of the session."), _id("turn", "turn")]
 ToolCallId = Annotated[str, Path(description="The id of a tool call."), _id("call", "tool_result")]
 MessageId = Annotated[str, Path(description="The id of a message of the session."), _id("msg", "message")]
-AttachmentId = Annotated[str, Path(description="The id of a file of the session."), _id("att", "attachment")]
+FileId = Annotated[str, Path(description="The id of a file of the session."), _id("att", "attachment")]
 BranchId = Annotated[str, _id("br", "branch")]
 KeyId = Annotated[str, Path(description="The id of an API key, of any user."), _id("key", "key")]
 MandateId = Annotated[str, Path(description="The id of one of the caller's mandates."), _id("man", "mandate")]

@@ -12,7 +12,7 @@ from fastapi import Header, Query, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from segue.api.deps import Caller, Services, ServicesDep, SessionId, TurnId, router_of
+from segue.api.deps import Caller, Parts, Services, SessionId, TurnId, router_of
 from segue.api.middleware import identify
 from segue.domain.errors import AppError
 from segue.domain.session import TurnKey
@@ -99,7 +99,7 @@ class EventStream(EventSourceResponse):
 async def follow_turn(
     session_id: SessionId,
     turn_id: TurnId,
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
     after: LastPosition = 0,
     last_event_id: LastEventId = None,
@@ -116,9 +116,7 @@ async def follow_turn(
 
 
 @router.post("/{session_id}/turns/{turn_id}/stream-token", status_code=201)
-async def create_stream_token(
-    session_id: SessionId, turn_id: TurnId, services: ServicesDep, caller: Caller
-) -> StreamToken:
+async def create_stream_token(session_id: SessionId, turn_id: TurnId, services: Parts, caller: Caller) -> StreamToken:
     """Creates a token that opens the events of a turn, for a minute. Send it as `?token=` in a browser's EventSource,
     which sends no headers.
     """
@@ -165,7 +163,7 @@ FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
     responses={200: {"description": "The events, as they happen", "content": FEED_EVENTS}},
 )
 async def follow_events(
-    request: Request, services: ServicesDep, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
+    request: Request, services: Parts, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
 ) -> Response:
     """Streams what happens in all of the caller's sessions. The stream begins with `replay_gap`, which tells a page to
     read its lists, unless it goes on after a known position. It ends after 15 minutes, or at the next event once the

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Response
 
 from segue import __version__
-from segue.api.deps import Ops, Services, ServicesDep, may_read_metrics, router_of
+from segue.api.deps import Ops, Parts, Services, may_read_metrics, router_of
 from segue.api.metrics import CONTENT_TYPE, shared_metrics
 from segue.api.problems import PROBLEMS, problems
 from segue.db.outages import StorageUnavailable
@@ -38,7 +38,7 @@ async def live() -> dict[str, str]:
 
 @router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses={503: {"description": "No turn can be run; `down` marks why.", "model": Ready}})
-async def ready(services: ServicesDep, response: Response) -> Ready:
+async def ready(services: Parts, response: Response) -> Ready:
     """Says whether turns can be run, and answers 503 if none can. Without Redis turns are slower; without an MCP server
     its tools are missing. `postgres_cause` and `redis_cause` say why one is `down`. `worker` is `off` in a process that
     leaves its turns to others. Without AUTH, `mcp` says why a server is away and what helps, and `mcp_stderr` what it
@@ -84,7 +84,7 @@ async def _look_at_mcp(services: Services) -> Ready:
         **problems("forbidden"),
     },
 )
-async def metrics(services: ServicesDep) -> Response:
+async def metrics(services: Parts) -> Response:
     """Shows the metrics in Prometheus' text format. If PostgreSQL or Redis is away, only the metrics that it knows are
     missing. Needs the scope `ops`, unless METRICS_PUBLIC is set.
     """
@@ -106,7 +106,7 @@ async def _of_postgres(services: Services) -> tuple[Backlog | None, tuple[int, f
 
 @doctor_router.get("", responses=problems("forbidden", "session_not_found"))
 async def examine(
-    services: ServicesDep,
+    services: Parts,
     operator: Ops,
     *,
     session_id: Annotated[str | None, Query(max_length=200, description="A session to examine, of any user.")] = None,

@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from segue.api.approve import page
-from segue.api.deps import Caller, Ops, OriginDep, Services, ServicesDep, router_of
+from segue.api.deps import Caller, Ops, OriginDep, Parts, Services, router_of
 from segue.api.problems import problems
 from segue.api.schemas import AnyLimit, Body, Page
 from segue.domain.errors import AppError, existing
@@ -51,14 +51,14 @@ class McpServerList:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_mcp_servers(services: ServicesDep, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
+async def list_mcp_servers(services: Parts, _: Ops, _limit: AnyLimit = 50) -> McpServerList:
     """Lists the MCP servers as this process sees them: each process has its own connections. Needs the scope `ops`."""
     mcp = services.mcp
     return McpServerList(await _statuses(services), None, refused=mcp.refused, ignored=list(mcp.config.ignored))
 
 
 @router.post("/{mcp_server:path}/reconnect", status_code=202, responses=problems("forbidden"))
-async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: ServicesDep, operator: Ops) -> McpServerStatus:
+async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: Parts, operator: Ops) -> McpServerStatus:
     """Reconnects this process to an MCP server. New calls wait for the new connection, which opens at once; the old one
     closes once its calls have ended. A second request meanwhile changes nothing. Needs the scope `ops`.
     """
@@ -81,7 +81,7 @@ async def _status(services: Services, name: str) -> McpServerStatus:
 
 
 @logins_router.get("/logins")
-async def list_mcp_logins(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpLogin]:
+async def list_mcp_logins(services: Parts, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpLogin]:
     """Lists the MCP servers at which the caller can log in, and the state of each login."""
     logins, servers = services.mcp.logins, services.mcp.login_servers(caller, origin.groups)
     listed = await logins.of(caller) if logins else []
@@ -89,16 +89,14 @@ async def list_mcp_logins(services: ServicesDep, caller: Caller, origin: OriginD
 
 
 @logins_router.post("/servers/{mcp_server:path}/login", status_code=201, responses=problems("mcp_login_unavailable"))
-async def begin_mcp_login(
-    mcp_server: LoginServer, services: ServicesDep, caller: Caller, origin: OriginDep
-) -> BegunLogin:
+async def begin_mcp_login(mcp_server: LoginServer, services: Parts, caller: Caller, origin: OriginDep) -> BegunLogin:
     """Begins a login of the caller at an MCP server. An earlier login stays until the new one is finished."""
     existing("mcp_server", mcp_server in services.mcp.login_servers(caller, origin.groups) or None)
     return await _logins(services).begin(caller, mcp_server)
 
 
 @logins_router.delete("/servers/{mcp_server:path}/login", status_code=204)
-async def end_mcp_login(mcp_server: LoginServer, services: ServicesDep, caller: Caller) -> None:
+async def end_mcp_login(mcp_server: LoginServer, services: Parts, caller: Caller) -> None:
     """Ends the caller's login at an MCP server, if there is one. Also at its authorization server, if possible."""
     await _logins(services).end(caller, mcp_server)
 
@@ -154,14 +152,14 @@ class WantedPrompt(Body):
 
 
 @prompts_router.get("")
-async def list_prompts(services: ServicesDep, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpPrompt]:
+async def list_prompts(services: Parts, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[McpPrompt]:
     """Lists the prompts that the MCP servers offer, in their own words. A server that is away offers none."""
     return Page(await services.mcp.prompts(caller, origin.groups), None)
 
 
 @prompts_router.post("/{mcp_server:path}", responses=problems("mcp_prompt_not_found", "mcp_server_failed"))
 async def fill_prompt(
-    mcp_server: ConfiguredServer, body: WantedPrompt, services: ServicesDep, caller: Caller, origin: OriginDep
+    mcp_server: ConfiguredServer, body: WantedPrompt, services: Parts, caller: Caller, origin: OriginDep
 ) -> FilledPrompt:
     """Fills a prompt with its arguments. Sends nothing to a session: the user chooses what to say."""
     return await services.mcp.fill_prompt(caller, origin.groups, mcp_server, body.name, body.arguments)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from starlette.responses import StreamingResponse
 
 from segue.api import schemas
-from segue.api.deps import Caller, IdentityDep, MemoryId, Services, ServicesDep, require_ops, router_of
+from segue.api.deps import Caller, IdentityDep, MemoryId, Parts, Services, require_ops, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging
 from segue.db.user_data import ErasedRows, erase_user, line_of, rows_of_user
@@ -55,7 +55,7 @@ async def get_me(identity: IdentityDep) -> Me:
 
 
 @router.get("/export", response_class=StreamingResponse, responses=AS_LINES)
-async def export_me(services: ServicesDep, caller: Caller) -> StreamingResponse:
+async def export_me(services: Parts, caller: Caller) -> StreamingResponse:
     """Exports all that is stored about the caller, as `segue export` does. A line is `{"table": …, "row": …}`; hashes
     of secrets are left out.
     """
@@ -63,7 +63,7 @@ async def export_me(services: ServicesDep, caller: Caller) -> StreamingResponse:
 
 
 @router.delete("", responses=problems("not_confirmed"))
-async def erase_me(services: ServicesDep, caller: Caller, confirm: ConfirmedUser) -> ErasedRows:
+async def erase_me(services: Parts, caller: Caller, confirm: ConfirmedUser) -> ErasedRows:
     """Erases all that is stored about the caller, API keys too, as `segue erase` does. Also ends the caller's logins at
     MCP servers. It cannot be undone. If the request is cut off, repeat it to finish.
     """
@@ -95,7 +95,7 @@ async def erase_all(services: Services, owner: str) -> ErasedRows:
 
 @memories_router.get("", responses=problems("query_in_session"))
 async def list_memories(
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
     query: Annotated[str | None, Query(max_length=500, description="Words that say what the facts are about.")] = None,
     limit: Limit = 50,
@@ -115,7 +115,7 @@ async def list_memories(
 
 
 @memories_router.post("", status_code=201)
-async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> Memory:
+async def add_memory(body: NewMemory, services: Parts, caller: Caller) -> Memory:
     """Adds a fact about the caller. A fact that is known already is returned as it is."""
     new, now = NewFact(body.content, body.kind), services.clock()
     fact = await services.database.write(fact_store.add_fact, caller, new, now=now)
@@ -124,7 +124,7 @@ async def add_memory(body: NewMemory, services: ServicesDep, caller: Caller) -> 
 
 
 @memories_router.delete("", status_code=204)
-async def delete_memories(session_id: OfSession, services: ServicesDep, caller: Caller) -> None:
+async def delete_memories(session_id: OfSession, services: Parts, caller: Caller) -> None:
     """Deletes the facts that were told in a session. No more are noted of what was said in it so far."""
     async with services.database.transaction() as connection:
         await cancel_extraction(connection, caller, session_id)
@@ -133,14 +133,14 @@ async def delete_memories(session_id: OfSession, services: ServicesDep, caller: 
 
 @memories_router.patch("/{memory_id}", responses=problems("memory_exists"))
 async def change_memory(
-    memory_id: MemoryId, body: MemoryChanges, services: ServicesDep, caller: Caller
+    memory_id: MemoryId, body: MemoryChanges, services: Parts, caller: Caller
 ) -> Memory | UnreadableMemory:
     """Changes a fact about the caller."""
     return await services.database.write(fact_store.change_fact, caller, memory_id, **body.model_dump())
 
 
 @memories_router.delete("/{memory_id}", status_code=204)
-async def delete_memory(memory_id: MemoryId, services: ServicesDep, caller: Caller) -> None:
+async def delete_memory(memory_id: MemoryId, services: Parts, caller: Caller) -> None:
     """Deletes a fact about the caller."""
     async with services.database.transaction() as connection:
         if (told_in := await fact_store.delete_fact(connection, caller, memory_id)) is not None:
@@ -158,9 +158,7 @@ class UsageQuery(PageQuery):
 
 
 @usage_router.get("/usage", responses=problems("forbidden"))
-async def get_usage(
-    services: ServicesDep, identity: IdentityDep, query: Annotated[UsageQuery, Query()]
-) -> Page[UsageTotal]:
+async def get_usage(services: Parts, identity: IdentityDep, query: Annotated[UsageQuery, Query()]) -> Page[UsageTotal]:
     """Adds up the usage of turns, summaries and facts. Of the caller; with the scope `ops` also of others, or all."""
     of_all = query.everyone or query.group in ("user", "group")
     if query.user is not None or of_all:

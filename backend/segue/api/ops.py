@@ -9,10 +9,10 @@ from fastapi import Path, Query
 from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import Ops, Services, ServicesDep, SessionId, TurnId, router_of
+from segue.api.deps import Ops, Parts, Services, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, Page, PageQuery, PagingDep, id_position
+from segue.api.schemas import BY_SEQ, Page, Paged, PageQuery, id_position
 from segue.db.engine import Database
 from segue.domain.errors import NotFound
 from segue.domain.field_types import doc
@@ -98,7 +98,7 @@ class TurnQuery(PageQuery, operator_turns.TurnFilter):
 
 @router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
 async def list_any_turns(
-    services: ServicesDep, operator: Ops, query: Annotated[TurnQuery, Query()]
+    services: Parts, operator: Ops, query: Annotated[TurnQuery, Query()]
 ) -> Page[operator_turns.OpsTurn]:
     """Lists the turns of all users, with what each does, took and cost. Newest first. Needs the scope `ops`; with
     `include=words` and `ops:content` it also shows how their messages begin, which is audited.
@@ -120,7 +120,7 @@ async def list_any_turns(
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
-async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: Ops) -> operator_turns.OpsTurn:
+async def cancel_any_turn(turn_id: AnyTurnId, services: Parts, operator: Ops) -> operator_turns.OpsTurn:
     """Cancels a turn of any user. Answers once it has ended; an ended turn stays as it is. Needs the scope
     `ops`.
     """
@@ -131,7 +131,7 @@ async def cancel_any_turn(turn_id: AnyTurnId, services: ServicesDep, operator: O
 
 
 @router.get("/turns/{turn_id}/timeline", responses=problems("forbidden"))
-async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> operator_turns.TurnTimeline:
+async def get_timeline(turn_id: AnyTurnId, services: Parts, _: Ops) -> operator_turns.TurnTimeline:
     """Shows the timeline of a turn of any user. Has the turn's attempts, nodes, calls of models and tools, and waits,
     without what was said and without arguments. Needs the scope `ops`.
     """
@@ -139,7 +139,7 @@ async def get_timeline(turn_id: AnyTurnId, services: ServicesDep, _: Ops) -> ope
 
 
 @router.get("/sessions/{session_id}", responses=problems("forbidden"))
-async def get_any_session(session_id: AnySessionId, services: ServicesDep, operator: Ops) -> OpsSession:
+async def get_any_session(session_id: AnySessionId, services: Parts, operator: Ops) -> OpsSession:
     """Shows the state of a session of any user. Needs the scope `ops`; `ops:content` also shows what was said."""
     async with services.database.read_only() as connection:
         owner = await owner_of(connection, session_id)
@@ -168,7 +168,7 @@ async def get_any_session(session_id: AnySessionId, services: ServicesDep, opera
 
 
 @router.get("/approvals", responses=problems("forbidden"))
-async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsApproval]:
+async def list_any_approvals(services: Parts, _: Ops, paging: Paged) -> Page[OpsApproval]:
     """Lists all users' plans that wait for a yes. Newest first, without texts and arguments. Needs the scope `ops`."""
     found = await services.read(list_all_approvals, now=services.clock(), **paging.behind(_PLAN_POSITION))
     return paging.page(found, lambda each: each.plan_id)
@@ -176,7 +176,7 @@ async def list_any_approvals(services: ServicesDep, _: Ops, paging: PagingDep) -
 
 @router.get("/audit", responses=problems("forbidden"))
 async def list_audit(
-    services: ServicesDep, _: Ops, paging: PagingDep, action: ByAction = None, actor: ByActor = None
+    services: Parts, _: Ops, paging: Paged, action: ByAction = None, actor: ByActor = None
 ) -> Page[Act]:
     """Lists the audit: what operators did. Newest first. Needs the scope `ops`."""
     found = await services.read(list_acts, action=action, actor=actor, **paging.behind(BY_SEQ))
@@ -184,9 +184,7 @@ async def list_audit(
 
 
 @router.get("/audit/export", response_class=StreamingResponse, responses={**AS_LINES, **problems("forbidden")})
-async def export_audit(
-    services: ServicesDep, _: Ops, action: ByAction = None, actor: ByActor = None
-) -> StreamingResponse:
+async def export_audit(services: Parts, _: Ops, action: ByAction = None, actor: ByActor = None) -> StreamingResponse:
     """Exports the audit, one act of `GET /ops/audit` as JSON on each line. Newest first. Needs the scope `ops`."""
     return as_lines(_lines_of_acts(services.database, action, actor))
 
@@ -210,20 +208,20 @@ class Retried:
 
 
 @router.get("/webhooks", responses=problems("forbidden"))
-async def get_webhooks(services: ServicesDep, _: Ops) -> OutboxState:
+async def get_webhooks(services: Parts, _: Ops) -> OutboxState:
     """Shows how many events wait to be sent to WEBHOOK_URL, and why. Needs the scope `ops`."""
     return await services.read(read_outbox)
 
 
 @router.get("/webhooks/events", responses=problems("forbidden"))
-async def list_webhook_events(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[WaitingEvent]:
+async def list_webhook_events(services: Parts, _: Ops, paging: Paged) -> Page[WaitingEvent]:
     """Lists the events that wait to be sent to WEBHOOK_URL. Oldest first. Needs the scope `ops`."""
     found = await services.read(list_events, after=paging.after(BY_SEQ) or 0, limit=paging.limit + 1)
     return paging.page(found, lambda event: event.seq)
 
 
 @router.post("/webhooks/retry", responses=problems("forbidden"))
-async def retry_webhooks(services: ServicesDep, operator: Ops, event_id: OneEvent = None) -> Retried:
+async def retry_webhooks(services: Parts, operator: Ops, event_id: OneEvent = None) -> Retried:
     """Sends failed events to the webhook again now, without waiting for their back-off. Needs the scope `ops`."""
     async with services.database.transaction() as connection:
         await record_act(connection, operator, "retry_webhooks", details={"event_id": event_id})
@@ -255,7 +253,7 @@ class Overview:
 
 @router.get("/overview", responses=problems("forbidden"))
 async def get_overview(
-    services: ServicesDep,
+    services: Parts,
     _: Ops,
     *,
     window: Annotated[Period, Query(description="The last 60 minutes, or the last 96 quarters of an hour.")] = "hour",

@@ -7,11 +7,11 @@ from pydantic import model_validator
 from structlog.contextvars import bind_contextvars
 
 from segue.api import schemas
-from segue.api.chat import AcceptedTurn, ClientDep, events_url, fingerprint_of
-from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, PlanId, ServicesDep, SessionId, router_of
+from segue.api.chat import AcceptedTurn, Client, events_url, fingerprint_of
+from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, Parts, PlanId, SessionId, router_of
 from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
 from segue.api.problems import OF_DECISIONS, problems
-from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, PagingDep, PlanDecision, TimeZone
+from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, Paged, PlanDecision, TimeZone
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
@@ -33,7 +33,7 @@ _POSITION, _MANDATE_POSITION = schemas.id_position("plan"), schemas.row_position
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
-async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Caller) -> Plan | UnreadablePlan:
+async def get_open_plan(session_id: SessionId, services: Parts, caller: Caller) -> Plan | UnreadablePlan:
     """Shows the open plan of a session."""
     session = await services.read(get_session, caller, session_id)
     if session.pending_plan is None:
@@ -43,7 +43,7 @@ async def get_open_plan(session_id: SessionId, services: ServicesDep, caller: Ca
 
 @router.get("/plans")
 async def list_plans(
-    session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep
+    session_id: SessionId, services: Parts, caller: Caller, paging: Paged
 ) -> Page[Plan | UnreadablePlan]:
     """Lists all plans of a session, open or ended. Newest first."""
     of = caller, session_id
@@ -52,7 +52,7 @@ async def list_plans(
 
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
-async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -> Response:
+async def decide(session_id: SessionId, body: PlanDecision, client: Client) -> Response:
     """Approves, rejects or changes the step that waits, as a button does. Answers as `chat` does, once the plan waits
     again or has ended.
     """
@@ -66,9 +66,9 @@ async def decide(session_id: SessionId, body: PlanDecision, client: ClientDep) -
 
 @approvals_router.get("")
 async def get_approvals(
-    services: ServicesDep,
+    services: Parts,
     identity: IdentityDep,
-    paging: PagingDep,
+    paging: Paged,
     status: Annotated[
         ApprovalStatus,
         Query(
@@ -88,7 +88,7 @@ async def get_approvals(
     "/{plan_id}/decision", responses=problems("approval_not_found", "not_yours_to_decide", *OF_DECISIONS)
 )
 async def decide_approval(
-    plan_id: PlanId, body: ApprovalDecision, services: ServicesDep, identity: IdentityDep, origin: OriginDep
+    plan_id: PlanId, body: ApprovalDecision, services: Parts, identity: IdentityDep, origin: OriginDep
 ) -> Approval:
     """Decides on a plan that waits: the caller's own, or one that waits for a group of theirs. One decision counts:
     a later one is a 409 with `decided_by`. The turn runs in the session of the user who asked.
@@ -100,7 +100,7 @@ async def decide_approval(
 
 @approvals_router.post("/decisions", status_code=202, responses=problems("session_not_found", *OF_DECISIONS))
 async def decide_several(
-    body: Decisions, services: ServicesDep, caller: Caller, http: Request, origin: OriginDep
+    body: Decisions, services: Parts, caller: Caller, http: Request, origin: OriginDep
 ) -> Page[AcceptedTurn]:
     """Decides on the plans of several sessions. All decisions are accepted, or none: then `session_id` of the problem
     says which one could not be. The turns are in the order of `items`.
@@ -128,7 +128,7 @@ class NewMandate(Terms):
 
 
 @mandates_router.get("")
-async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep, paging: PagingDep) -> Page[Mandate]:
+async def list_mandates(services: Parts, caller: Caller, origin: OriginDep, paging: Paged) -> Page[Mandate]:
     """Lists the caller's mandates, which are standing approvals, and their use. Newest first."""
     tools, now = services.tools.tools_for(caller, origin.groups), services.clock()
     found = await services.read(mandates.list_mandates, caller, **paging.behind(_MANDATE_POSITION))
@@ -136,7 +136,7 @@ async def list_mandates(services: ServicesDep, caller: Caller, origin: OriginDep
 
 
 @mandates_router.post("", status_code=201, responses=problems("unknown_tool", "unknown_agent", "session_not_found"))
-async def give_mandate(body: NewMandate, services: ServicesDep, caller: Caller, origin: OriginDep) -> Mandate:
+async def give_mandate(body: NewMandate, services: Parts, caller: Caller, origin: OriginDep) -> Mandate:
     """Gives a mandate: lets a tool, as now defined, run unasked within bounds. A call beyond the bounds still asks."""
     now, tools = services.clock(), services.tools.tools_for(caller, origin.groups)
     tool = services.tools.specs(body.tool, owner=caller, groups=origin.groups)[body.tool]
@@ -153,7 +153,7 @@ async def give_mandate(body: NewMandate, services: ServicesDep, caller: Caller, 
 
 
 @mandates_router.delete("/{mandate_id}", status_code=204)
-async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: Caller) -> None:
+async def revoke_mandate(mandate_id: MandateId, services: Parts, caller: Caller) -> None:
     """Revokes a mandate. The next call asks again, even in a turn that is running."""
     if not await services.database.transact(mandates.revoke, caller, mandate_id):
         raise NotFound("mandate")
@@ -161,7 +161,7 @@ async def revoke_mandate(mandate_id: MandateId, services: ServicesDep, caller: C
 
 
 @grants_router.get("")
-async def list_grants(session_id: SessionId, services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Grant]:
+async def list_grants(session_id: SessionId, services: Parts, caller: Caller, paging: Paged) -> Page[Grant]:
     """Lists the tools that a decision with `remember` lets run unasked in a session. Ordered by name."""
     listed = session_id, services.tools.tools()
     position = paging.behind(schemas.BY_NAME, "after")
@@ -173,7 +173,7 @@ async def list_grants(session_id: SessionId, services: ServicesDep, caller: Call
 async def revoke_grant(
     session_id: SessionId,
     tool: Annotated[str, Path(pattern="^[^\x00]*$", description="The name of a tool that `GET …/grants` lists.")],
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
     origin: OriginDep,
 ) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import AcceptedTurn, check_length, events_url
-from segue.api.deps import Caller, OriginDep, ScheduleId, Services, ServicesDep, TriggerId, router_of
+from segue.api.deps import Caller, OriginDep, Parts, ScheduleId, Services, TriggerId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, FilledText, Moment, Name, Page, PagingDep, TimeZone, row_position
+from segue.api.schemas import Body, FilledText, Moment, Name, Page, Paged, TimeZone, row_position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
@@ -95,7 +95,7 @@ class ScheduleChanges(When):
 
 
 @router.post("", status_code=201, responses=problems(*CANNOT_BE_MADE, "schedule_not_found"))
-async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Caller, origin: OriginDep) -> Schedule:
+async def create_schedule(body: NewSchedule, services: Parts, caller: Caller, origin: OriginDep) -> Schedule:
     """Creates a schedule. Each due time becomes one turn, which runs while the user is away: a call that needs a yes
     waits as a plan.
     """
@@ -113,21 +113,19 @@ async def create_schedule(body: NewSchedule, services: ServicesDep, caller: Call
 
 
 @router.get("")
-async def list_schedules(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Schedule]:
+async def list_schedules(services: Parts, caller: Caller, paging: Paged) -> Page[Schedule]:
     """Lists the caller's schedules, of all sessions. Newest first."""
     return paging.page_of_placed(await services.read(schedules.list_schedules, caller, **paging.behind(_POSITION)))
 
 
 @router.get("/{schedule_id}")
-async def get_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> Schedule:
+async def get_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller) -> Schedule:
     """Shows one of the caller's schedules."""
     return await services.read(schedules.get_schedule, caller, schedule_id)
 
 
 @router.patch("/{schedule_id}")
-async def change_schedule(
-    schedule_id: ScheduleId, body: ScheduleChanges, services: ServicesDep, caller: Caller
-) -> Schedule:
+async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, services: Parts, caller: Caller) -> Schedule:
     """Changes a schedule, pauses or resumes it."""
     changes = {name: each for name, each in body.model_dump(exclude_unset=True).items() if each is not None}
     if "until" in body.model_fields_set:
@@ -147,13 +145,13 @@ async def change_schedule(
 
 
 @router.delete("/{schedule_id}", status_code=204)
-async def delete_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller) -> None:
+async def delete_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller) -> None:
     """Deletes a schedule. A turn that it has begun goes on."""
     await services.database.write(schedules.delete_schedule, caller, schedule_id)
 
 
 @router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))
-async def run_schedule(schedule_id: ScheduleId, services: ServicesDep, caller: Caller, http: Request) -> AcceptedTurn:
+async def run_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller, http: Request) -> AcceptedTurn:
     """Runs a schedule now. It does not change when the schedule is due next."""
     begin = partial(schedules.begin_now, owner=caller, schedule_id=schedule_id, now=services.clock())
     turn = (await services.turns.begin(caller, "", begin)).turn
@@ -218,9 +216,7 @@ class BegunTurn:
 @triggers_router.post(
     "", status_code=201, responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing")
 )
-async def create_trigger(
-    body: NewTrigger, services: ServicesDep, caller: Caller, origin: OriginDep
-) -> TriggerWithSecret:
+async def create_trigger(body: NewTrigger, services: Parts, caller: Caller, origin: OriginDep) -> TriggerWithSecret:
     """Creates a trigger: an address for events, and the secret that signs them, which is shown this once."""
     check_place(services, caller, body, body.message, origin)
     given = body.model_dump(exclude={"new_session"}) | {"groups": list(origin.groups)}
@@ -228,26 +224,26 @@ async def create_trigger(
 
 
 @triggers_router.get("")
-async def list_triggers(services: ServicesDep, caller: Caller, paging: PagingDep) -> Page[Trigger]:
+async def list_triggers(services: Parts, caller: Caller, paging: Paged) -> Page[Trigger]:
     """Lists the caller's triggers. Newest first."""
     return paging.page_of_placed(await services.triggers.listed(caller, **paging.behind(_TRIGGER_POSITION)))
 
 
 @triggers_router.patch("/{trigger_id}")
-async def change_trigger(trigger_id: TriggerId, body: TriggerChanges, services: ServicesDep, caller: Caller) -> Trigger:
+async def change_trigger(trigger_id: TriggerId, body: TriggerChanges, services: Parts, caller: Caller) -> Trigger:
     """Changes a trigger, pauses or resumes it."""
     check_length(services, body.message or "")
     return await services.triggers.change(caller, trigger_id, body.model_dump(exclude_none=True))
 
 
 @triggers_router.delete("/{trigger_id}", status_code=204)
-async def delete_trigger(trigger_id: TriggerId, services: ServicesDep, caller: Caller) -> None:
+async def delete_trigger(trigger_id: TriggerId, services: Parts, caller: Caller) -> None:
     """Deletes a trigger. Turns that it has begun go on."""
     await services.triggers.delete(caller, trigger_id)
 
 
 @triggers_router.post("/{trigger_id}/roll", responses=problems("trigger_key_missing"))
-async def roll_trigger(trigger_id: TriggerId, services: ServicesDep, caller: Caller) -> TriggerWithSecret:
+async def roll_trigger(trigger_id: TriggerId, services: Parts, caller: Caller) -> TriggerWithSecret:
     """Gives a trigger a new secret. The old secret works for one more day."""
     return await services.triggers.roll(caller, trigger_id)
 
@@ -259,7 +255,7 @@ async def roll_trigger(trigger_id: TriggerId, services: ServicesDep, caller: Cal
         "signature_invalid", "rate_limited", "too_many_queued", "idempotency_key_reused", "body_too_large"
     ),
 )
-async def receive_event(trigger_id: TriggerId, services: ServicesDep, http: Request) -> BegunTurn:
+async def receive_event(trigger_id: TriggerId, services: Parts, http: Request) -> BegunTurn:
     """Receives an event of at most 32 kB, signed as standardwebhooks.com says. Sent again, it is the same turn."""
     body = await http.body()
     if len(body) > MAX_EVENT_BYTES:

@@ -319,7 +319,7 @@ async def _paging(limit: Limit = 50, cursor: Cursor = None) -> Paging:
     return Paging(limit, cursor)
 
 
-PagingDep = Annotated[Paging, Depends(_paging)]
+Paged = Annotated[Paging, Depends(_paging)]
 
 
 class PageQuery(BaseModel):

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, AwareDatetime, Field, Strict, TypeAdapter
 from starlette.responses import Response
 
 from segue.api import deps, schemas
-from segue.api.chat import ClientDep, ClientRequest
-from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, ServicesDep, SessionId, router_of
+from segue.api.chat import Client
+from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, Parts, SessionId, router_of
 from segue.api.problems import problems
 from segue.domain import session as domain
 from segue.domain.errors import InvalidRequest, app_error
@@ -62,13 +62,13 @@ class SessionMemory:
 
 
 @router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
-async def create_session(client: ClientDep, body: schemas.NewSession = PLAIN) -> Session:
+async def create_session(client: Client, body: schemas.NewSession = PLAIN) -> Session:
     """Creates a session. A request sent again with its Idempotency-Key gets the same session, whatever its body."""
     client.services.agents.check(body.agent, client.caller, client.origin.groups, status=422)
     return await make_session(client, body)
 
 
-async def make_session(client: ClientRequest, wishes: schemas.NewSession) -> Session:
+async def make_session(client: Client, wishes: schemas.NewSession) -> Session:
     """Returns the session that the request's Idempotency-Key has made, or makes one."""
     services, caller, database = client.services, client.caller, client.services.database
     given = {name: getattr(wishes, name) for name in ("title", "agent", "language", "metadata")}
@@ -86,9 +86,9 @@ async def make_session(client: ClientRequest, wishes: schemas.NewSession) -> Ses
 
 @router.get("")
 async def list_sessions(
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
-    paging: schemas.PagingDep,
+    paging: schemas.Paged,
     *,
     query: AllWords = None,
     archived: Annotated[bool, Query(description="Only archived sessions, or only the others.")] = False,
@@ -109,14 +109,14 @@ async def list_sessions(
 
 
 @router.get("/{session_id}")
-async def get_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> Session | UnreadableSession:
+async def get_session(session_id: SessionId, services: Parts, caller: Caller) -> Session | UnreadableSession:
     """Shows one of the caller's sessions."""
     return await services.read(session_store.get_session, caller, session_id)
 
 
 @router.patch("/{session_id}", responses=problems("unknown_agent"))
 async def update_session(
-    session_id: SessionId, body: schemas.SessionChanges, services: ServicesDep, caller: Caller, origin: OriginDep
+    session_id: SessionId, body: schemas.SessionChanges, services: Parts, caller: Caller, origin: OriginDep
 ) -> Session | UnreadableSession:
     """Changes a session. A new agent answers from the next turn on."""
     changes = body.model_dump(include=body.model_fields_set)
@@ -131,7 +131,7 @@ async def update_session(
 
 
 @router.delete("/{session_id}", status_code=204)
-async def delete_session(session_id: SessionId, services: ServicesDep, caller: Caller) -> None:
+async def delete_session(session_id: SessionId, services: Parts, caller: Caller) -> None:
     """Deletes a session with everything in it. Its running turn is cancelled; facts learned in it stay."""
     await services.turns.delete_session(caller, session_id)
 
@@ -139,9 +139,9 @@ async def delete_session(session_id: SessionId, services: ServicesDep, caller: C
 @router.get("/{session_id}/messages", responses=problems("branch_not_found", "message_not_found"))
 async def list_messages(
     session_id: SessionId,
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
-    paging: schemas.PagingDep,
+    paging: schemas.Paged,
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     around: Around = None,
@@ -177,7 +177,7 @@ async def list_messages(
 
 @router.get("/{session_id}/prompt", responses=problems("unreadable", "forbidden"))
 async def get_prompt(
-    session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, include: WithText = None
+    session_id: SessionId, services: Parts, identity: IdentityDep, origin: OriginDep, include: WithText = None
 ) -> domain.PromptReport:
     """Shows what the next request to the model is made of. Lists its parts in order with their tokens, and with
     `include=text` their words. The scope `ops` shows any user's session, but its words only with `ops:content`.
@@ -193,7 +193,7 @@ async def get_prompt(
 
 
 @router.get("/{session_id}/memory")
-async def get_memory(session_id: SessionId, services: ServicesDep, caller: Caller) -> SessionMemory:
+async def get_memory(session_id: SessionId, services: Parts, caller: Caller) -> SessionMemory:
     """Shows what the agent remembers in a session. That is its short-term memory and the caller's facts."""
     async with services.database.read_only() as connection:
         session = await session_store.get_session(connection, caller, session_id)
@@ -215,7 +215,7 @@ async def get_memory(session_id: SessionId, services: ServicesDep, caller: Calle
 )
 async def export_session(
     session_id: SessionId,
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
     format: Format = "json",  # noqa: A002 (the name of the parameter)
     max_result_bytes: MaxResultBytes = 100_000,
@@ -236,7 +236,7 @@ async def export_session(
 
 @feedback_router.put("/sessions/{session_id}/messages/{message_id}/feedback", responses=problems("not_an_answer"))
 async def rate_message(
-    session_id: SessionId, message_id: MessageId, body: schemas.MessageFeedback, services: ServicesDep, caller: Caller
+    session_id: SessionId, message_id: MessageId, body: schemas.MessageFeedback, services: Parts, caller: Caller
 ) -> Message | UnreadableMessage:
     """Rates an answer. Replaces an earlier rating, and `rating: null` removes it; `metadata` of the message has it."""
     async with services.database.transaction() as connection:
@@ -250,7 +250,7 @@ async def rate_message(
 
 @feedback_router.get("/feedback", responses=problems("forbidden"))
 async def get_feedback(
-    services: ServicesDep, _: Ops, paging: schemas.PagingDep, rating: Rated = None
+    services: Parts, _: Ops, paging: schemas.Paged, rating: Rated = None
 ) -> schemas.Page[domain.Feedback]:
     """Lists the ratings of all users. Newest first, without the messages. Needs the scope `ops`."""
     found = await services.read(session_store.list_feedback, rating=rating, **paging.behind(schemas.BY_SEQ))

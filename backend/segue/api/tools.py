@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api import deps, schemas
-from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Services, ServicesDep, SessionId, ToolCallId, router_of
+from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Parts, Services, SessionId, ToolCallId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import StatusChange, ToolReset
 from segue.domain import tool as domain
@@ -76,7 +76,7 @@ class ToolDescription:
 
 @router.get("")
 async def list_tools(
-    services: ServicesDep, caller: Caller, origin: OriginDep, _: schemas.AnyLimit = 50
+    services: Parts, caller: Caller, origin: OriginDep, _: schemas.AnyLimit = 50
 ) -> schemas.Page[ToolDescription]:
     """Lists the tools that the caller may use, as the model sees them."""
     specs = [tool.spec for tool in services.tools.tools_for(caller, origin.groups).values()]
@@ -115,7 +115,7 @@ class FleetToolStates:
 
 @states_router.get("/sessions/{session_id}/tool-states")
 async def get_tool_states(
-    session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep
+    session_id: SessionId, services: Parts, caller: Caller, origin: OriginDep
 ) -> SessionToolStates:
     """Shows the state of every tool in a session. A tool that never ran is listed too."""
     await services.read(check_session, caller, session_id)
@@ -124,7 +124,7 @@ async def get_tool_states(
 
 @states_router.post("/sessions/{session_id}/tool-states/reset", responses=problems("unknown_tool"))
 async def reset_tool_states(
-    session_id: SessionId, services: ServicesDep, caller: Caller, origin: OriginDep, body: ToolReset | None = None
+    session_id: SessionId, services: Parts, caller: Caller, origin: OriginDep, body: ToolReset | None = None
 ) -> SessionToolStates:
     """Makes tools available again in a session. Forgets their failures; what has succeeded in it still counts."""
     specs = services.tools.specs(body.tool_name if body else None, owner=caller, groups=origin.groups)
@@ -134,7 +134,7 @@ async def reset_tool_states(
 
 @states_router.put("/sessions/{session_id}/tool-states/{tool}")
 async def set_tool_state(
-    tool: ToolName, session_id: SessionId, body: StatusChange, services: ServicesDep, caller: Caller, origin: OriginDep
+    tool: ToolName, session_id: SessionId, body: StatusChange, services: Parts, caller: Caller, origin: OriginDep
 ) -> ToolState:
     """Sets the status of a tool in a session. No success or failure of a call changes what a person has set."""
     services.tools.specs(tool, owner=caller, groups=origin.groups)
@@ -147,7 +147,7 @@ async def set_tool_state(
 
 @states_router.get("/sessions/{session_id}/tool-states/history")
 async def list_state_changes(
-    session_id: SessionId, services: ServicesDep, caller: Caller, paging: schemas.PagingDep, tool: StateFilter = None
+    session_id: SessionId, services: Parts, caller: Caller, paging: schemas.Paged, tool: StateFilter = None
 ) -> schemas.Page[domain.StatusMoved]:
     """Lists the changes of tools' statuses in a session. Newest first."""
     of = caller, session_id
@@ -157,9 +157,9 @@ async def list_state_changes(
 
 @states_router.get("/tool-states", responses=problems("forbidden", "unknown_tool"))
 async def get_fleet_tool_states(
-    services: ServicesDep,
+    services: Parts,
     _: Ops,
-    paging: schemas.PagingDep,
+    paging: schemas.Paged,
     status: Annotated[ToolStatus | None, Query(description="Only tools and sessions with this status.")] = None,
     tool: StateFilter = None,
 ) -> FleetToolStates:
@@ -173,7 +173,7 @@ async def get_fleet_tool_states(
 
 @states_router.put("/tool-states/{tool}", responses=problems("forbidden"))
 async def set_fleet_tool_state(
-    tool: ToolName, body: schemas.FleetStatusChange, services: ServicesDep, operator: Ops
+    tool: ToolName, body: schemas.FleetStatusChange, services: Parts, operator: Ops
 ) -> ToolState:
     """Sets the status of a tool in all sessions. It overrides that of each session until an operator sets it to
     `available`, or until the time `until`. Needs the scope `ops`.
@@ -192,7 +192,7 @@ async def set_fleet_tool_state(
 
 
 @states_router.post("/tool-states/reset", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def reset_fleet_tool_states(services: ServicesDep, operator: Ops, body: schemas.FleetReset) -> FleetToolStates:
+async def reset_fleet_tool_states(services: Parts, operator: Ops, body: schemas.FleetReset) -> FleetToolStates:
     """Makes tools available again, for everyone and in every session. `scope` limits it to one of the two, `session_id`
     to a session of any user. It also ends what an operator has set for all sessions. Needs the scope `ops`.
     """
@@ -248,9 +248,9 @@ class LoadedResult(ToolCall):
 @results_router.get("")
 async def list_tool_results(
     session_id: SessionId,
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
-    paging: schemas.PagingDep,
+    paging: schemas.Paged,
     tool: Annotated[schemas.NameFilter, Query(description="Lists only calls of this tool.")] = None,
     turn_id: Annotated[schemas.NameFilter, Query(description="Lists only calls of this turn.")] = None,
     status: Annotated[CallStatus | None, Query(description="Only calls with this status.")] = None,
@@ -265,7 +265,7 @@ async def list_tool_results(
 async def get_tool_result(
     session_id: SessionId,
     tool_call_id: ToolCallId,
-    services: ServicesDep,
+    services: Parts,
     caller: Caller,
     path: Annotated[str | None, Query(max_length=1000, description="A JMESPath into a JSON result.")] = None,
     offset: Annotated[int, Query(ge=0, le=2**53, description="The `next_offset` of the page before.")] = 0,
@@ -301,7 +301,7 @@ class ReceiptPage(schemas.Page[Receipt]):
 
 @receipts_router.get("/sessions/{session_id}/receipts", responses=problems("forbidden"))
 async def list_receipts(
-    session_id: SessionId, services: ServicesDep, identity: IdentityDep, origin: OriginDep, paging: schemas.PagingDep
+    session_id: SessionId, services: Parts, identity: IdentityDep, origin: OriginDep, paging: schemas.Paged
 ) -> ReceiptPage:
     """Lists the receipts of a session: what its calls changed, and who approved them. Oldest first. Sessions of other
     users need the scopes `ops` and `ops:content`.
@@ -315,9 +315,7 @@ async def list_receipts(
 
 
 @receipts_router.get("/receipts/{tool_call_id}", responses=problems("receipt_not_found", "forbidden"))
-async def get_receipt(
-    tool_call_id: ToolCallId, services: ServicesDep, identity: IdentityDep, origin: OriginDep
-) -> Receipt:
+async def get_receipt(tool_call_id: ToolCallId, services: Parts, identity: IdentityDep, origin: OriginDep) -> Receipt:
     """Shows the newest receipt of a tool call. Those of other users need the scopes `ops` and `ops:content`."""
     async with services.database.transaction() as connection:
         owner, receipt = await receipts.get_receipt(connection, tool_call_id)

@@ -12,10 +12,10 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Match
 from starlette.types import Scope
 
-from segue.api.deps import KeyId, Ops, Services, ServicesDep, StrictJsonRoute, require_content, router_of
+from segue.api.deps import KeyId, Ops, Parts, Services, StrictJsonRoute, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
 from segue.api.problems import problems
-from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, NameFilter, Page, PagingDep, id_position
+from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, NameFilter, Page, Paged, id_position
 from segue.db.user_data import ErasedRows, has_rows
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
@@ -79,7 +79,7 @@ class OpsNewKey:
     secret: Annotated[str, doc("The secret that a client sends. It is not stored and is not shown again.")]
 
 
-async def _api_keys(services: ServicesDep, _: Ops) -> ApiKeys:
+async def _api_keys(services: Parts, _: Ops) -> ApiKeys:
     """Raises AppError `no_api_keys` if callers are known by something else."""
     if not isinstance(services.authenticator, ApiKeys):
         raise app_error("no_api_keys")
@@ -90,14 +90,14 @@ KeysDep = Annotated[ApiKeys, Depends(_api_keys)]
 
 
 @keys_router.get("", responses=REFUSED)
-async def list_api_keys(services: ServicesDep, _: KeysDep, paging: PagingDep, *, user: OfUser = None) -> Page[OpsKey]:
+async def list_api_keys(services: Parts, _: KeysDep, paging: Paged, *, user: OfUser = None) -> Page[OpsKey]:
     """Lists the API keys of all users. Includes revoked and expired ones. Needs the scope `ops`, and AUTH=api_key."""
     found = await services.read(list_keys, user, **paging.behind(_KEY_POSITION, "after"))
     return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
-async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops: Ops) -> OpsNewKey:
+async def create_api_key(body: KeyToMake, services: Parts, _: KeysDep, ops: Ops) -> OpsNewKey:
     """Creates an API key, and shows its secret this once. The key can have only scopes that the caller has. One for
     another user, which reads what that user said, also needs `ops:content`. Needs the scope `ops`, and AUTH=api_key.
     """
@@ -115,7 +115,7 @@ async def create_api_key(body: KeyToMake, services: ServicesDep, _: KeysDep, ops
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_ROTATE)
 async def rotate_api_key(
-    key_id: KeyId, services: ServicesDep, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
+    key_id: KeyId, services: Parts, keys: KeysDep, ops: Ops, body: KeyRotation | None = None
 ) -> OpsNewKey:
     """Replaces an API key by a new one like it. The old key works for `overlap_s` more seconds. The rules of
     `POST /ops/keys` apply. Needs the scope `ops`, and AUTH=api_key.
@@ -132,7 +132,7 @@ async def rotate_api_key(
 
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
-async def revoke_api_key(key_id: KeyId, services: ServicesDep, keys: KeysDep, operator: Ops) -> None:
+async def revoke_api_key(key_id: KeyId, services: Parts, keys: KeysDep, operator: Ops) -> None:
     """Revokes an API key. This process refuses it at once, others within a second. Needs the scope `ops`, and
     AUTH=api_key.
     """
@@ -176,7 +176,7 @@ class OpsUser:
 
 
 @router.get("", responses=problems("forbidden"))
-async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Page[OpsUser]:
+async def list_all_users(services: Parts, _: Ops, paging: Paged) -> Page[OpsUser]:
     """Lists all users who have a session, a key, usage or limits. Ordered by name. Needs the scope `ops`."""
     after = paging.after(BY_NAME)
     async with services.database.read_only() as connection:
@@ -187,13 +187,13 @@ async def list_all_users(services: ServicesDep, _: Ops, paging: PagingDep) -> Pa
 
 
 @router.get("/{user:path}/limits", responses=problems("forbidden"))
-async def get_user_limits(user: UserName, services: ServicesDep, _: Ops) -> ShownLimits:
+async def get_user_limits(user: UserName, services: Parts, _: Ops) -> ShownLimits:
     """Shows the limits of a user. Needs the scope `ops`."""
     return _shown_limits(services, user, (await services.read(load_limits, [user])).get(user, NO_OWN))
 
 
 @router.put("/{user:path}/limits", responses=problems("forbidden", "price_missing"))
-async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesDep, operator: Ops) -> ShownLimits:
+async def set_user_limits(user: UserName, body: LimitsToSet, services: Parts, operator: Ops) -> ShownLimits:
     """Sets the limits of a user, in place of those in the settings. Sets all five: what is null or left out is as in
     the settings. In force in every process within seconds. Needs the scope `ops`.
     """
@@ -207,13 +207,13 @@ async def set_user_limits(user: UserName, body: LimitsToSet, services: ServicesD
 
 
 @router.delete("/{user:path}/limits", responses=problems("forbidden"))
-async def lift_user_limits(user: UserName, services: ServicesDep, operator: Ops) -> ShownLimits:
+async def lift_user_limits(user: UserName, services: Parts, operator: Ops) -> ShownLimits:
     """Removes the limits of a user, so that those in the settings apply. Needs the scope `ops`."""
     return await _set(services, user, NO_OWN, operator)
 
 
 @router.get("/{user:path}/export", response_class=StreamingResponse, responses=EXPORT)
-async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) -> StreamingResponse:
+async def export_any_user(user: UserName, services: Parts, operator: Ops) -> StreamingResponse:
     """Exports all that is stored about a user, as `segue export` does. Each line is `{"table": …, "row": …}`; hashes of
     secrets are left out. Needs the scopes `ops` and `ops:content`, since it has what was said.
     """
@@ -224,7 +224,7 @@ async def export_any_user(user: UserName, services: ServicesDep, operator: Ops) 
 
 
 @router.delete("/{user:path}", responses=problems("forbidden", "not_confirmed", "user_not_found"))
-async def erase_any_user(user: UserName, services: ServicesDep, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
+async def erase_any_user(user: UserName, services: Parts, operator: Ops, confirm: ConfirmedUser) -> ErasedRows:
     """Erases all that is stored about a user, API keys too, as `segue erase` does. Also ends logins at MCP servers. It
     cannot be undone. If the request is cut off, repeat it to finish. Needs the scope `ops`.
     """

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from segue.api.agents import AgentId
 from segue.api.attachments import SentFile, sent_files
-from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
+from segue.api.chat import Client, fingerprint_of
 from segue.api.deps import DoorRoute, router_of, strict_json
 from segue.api.doors import every_door
 from segue.api.doors.every_door import ClientId, on_disconnect, session_of_client, turn_headers
@@ -298,11 +298,7 @@ def _button(entry: ResumeEntry) -> Button:
 
 
 async def run_events(
-    client: ClientRequest,
-    session: Session,
-    turn: TurnKey | None,
-    frames: RunFrames,
-    snapshots: Sequence[Sequence[Json]] = (),
+    client: Client, session: Session, turn: TurnKey | None, frames: RunFrames, snapshots: Sequence[Sequence[Json]] = ()
 ) -> AsyncGenerator[Sequence[Entry]]:
     """Yields the events of a run from its start to its end, with the positions of those of the log. Without a turn it
     only shows how the session stands. The last of the `snapshots` are all messages that the client is to have from
@@ -329,7 +325,7 @@ async def run_events(
         yield [Entry(end, agui_encoding.run_ended(turn, error, request_id=client.http.scope["request_id"]))]
 
 
-async def _open_plan(client: ClientRequest, session_id: str) -> Plan | None:
+async def _open_plan(client: Client, session_id: str) -> Plan | None:
     """Returns the plan as it is now: a decision may have come since the turn left it waiting."""
     with suppress(AppError):  # the session is gone, or Postgres is away: the answer is there all the same
         return (await client.services.read(get_session, client.caller, session_id)).pending_plan
@@ -343,18 +339,18 @@ RESPONSES: dict[int | str, Any] = {
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)
-async def run_agent(body: RunAgentInput, client: ClientDep) -> Response:
+async def run_agent(body: RunAgentInput, client: Client) -> Response:
     """Runs the agent of a session, for clients of AG-UI. Answers with the events of the turn."""
     return await _answer(body, client, agent=None)
 
 
 @router.post("/agents/{agent_id}/agui", response_class=Response, responses=RESPONSES)
-async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: ClientDep) -> Response:
+async def run_this_agent(agent_id: AgentId, body: RunAgentInput, client: Client) -> Response:
     """Runs the named agent, for clients of AG-UI. It answers in the session from then on."""
     return await _answer(body, client, agent=agent_id)
 
 
-async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | None) -> Response:
+async def _answer(body: RunAgentInput, client: Client, *, agent: str | None) -> Response:
     props = body.forwarded_props or ForwardedProps()
     run = run_of(body)
     options = every_door.options_of(client, body.tools, body.context, body.state, model=props.model)
@@ -380,7 +376,7 @@ async def _answer(body: RunAgentInput, client: ClientRequest, *, agent: str | No
 
 
 async def _begin(
-    client: ClientRequest, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
+    client: Client, run: RunRequest, files: Sequence[SentFile], session: Session, key: str
 ) -> tuple[TurnKey | None, Sequence[Json] | None]:
     """Returns the turn and the messages of `run_events`. Raises what `say` and `decide` raise."""
     if run.text is not None:
@@ -410,7 +406,7 @@ def is_shown(message: Message, running: str | None) -> bool:
     return message.content != PAGE_MESSAGE if message.role == "user" else message.turn_id != running
 
 
-async def _look(client: ClientRequest, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
+async def _look(client: Client, session: Session) -> tuple[TurnKey | None, Sequence[Json]]:
     """Returns the turn that runs, and the history without what that has said so far: it comes with its events."""
     async with client.services.database.read_only() as connection:
         turn = await every_door.open_turn(connection, client, session.id)

@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile
-from segue.api.chat import ClientRequest
+from segue.api.chat import Client
 from segue.api.doors.every_door import NameTaken, agent_of, find_session, make_session, say, with_agent
 from segue.db.redis_keys import turn_heard_key
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
@@ -75,7 +75,7 @@ class _History:
     name_before: str
 
 
-async def begin(client: ClientRequest, sent: SentMessage) -> Admitted:
+async def begin(client: Client, sent: SentMessage) -> Admitted:
     """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `say` raises."""
     agent_of(client, sent.agent)
     while True:
@@ -92,7 +92,7 @@ async def begin(client: ClientRequest, sent: SentMessage) -> Admitted:
     return await say(client, session.id, request, sent.files)
 
 
-async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -> Session:
+async def _named_now(client: Client, sent: SentMessage, client_id: str) -> Session:
     """The client names a conversation for the first time, which may have begun without a name."""
     services, caller = client.services, client.caller
     history = await _history(sent)
@@ -104,7 +104,7 @@ async def _named_now(client: ClientRequest, sent: SentMessage, client_id: str) -
     return await _named(client, sent, history, found, client_id)
 
 
-async def _in_session(client: ClientRequest, session: Session, sent: SentMessage) -> tuple[Session, ChatRequest]:
+async def _in_session(client: Client, session: Session, sent: SentMessage) -> tuple[Session, ChatRequest]:
     """The client has named the session: only the last message is new."""
     caller = client.caller
     key = await _key_in(client, session, sent)
@@ -124,7 +124,7 @@ async def _in_session(client: ClientRequest, session: Session, sent: SentMessage
     return await _named(client, sent, await _history(sent), None, sent.client_id, instead_of=session.id), request
 
 
-async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) -> str:
+async def _key_in(client: Client, session: Session, sent: SentMessage) -> str:
     """Returns the key of the turn that the message is: of the last one, if it is that one's and comes again."""
     if client.idempotency_key is not None:
         return client.idempotency_key
@@ -139,7 +139,7 @@ async def _key_in(client: ClientRequest, session: Session, sent: SentMessage) ->
     return key if key.startswith(prefix) and await _comes_again(client, sent, last) else f"{prefix}{last.id}"
 
 
-async def _comes_again(client: ClientRequest, sent: SentMessage, last: Row[Any]) -> bool:
+async def _comes_again(client: Client, sent: SentMessage, last: Row[Any]) -> bool:
     """Whether a message that says what the last turn was asked is the same request. If the client does not tell, it is
     while the turn runs, and for RETRIED_S after one whose answer no client has read.
     """
@@ -154,7 +154,7 @@ async def _comes_again(client: ClientRequest, sent: SentMessage, last: Row[Any])
     return failed_for_now or await services.cache.get_json(turn_heard_key(last.id)) is None
 
 
-async def note_heard(client: ClientRequest, turn: TurnKey) -> None:
+async def note_heard(client: Client, turn: TurnKey) -> None:
     """Remembers for a while that the client has the answer, unless it will tell itself what it asks again."""
     is_told = client.idempotency_key or any(client.http.headers.get(name) for name in (RETRY_HEADER, MESSAGE_ID_HEADER))
     if not is_told:
@@ -162,7 +162,7 @@ async def note_heard(client: ClientRequest, turn: TurnKey) -> None:
 
 
 async def _named(
-    client: ClientRequest,
+    client: Client,
     sent: SentMessage,
     history: _History,
     found: Session | None,
@@ -213,7 +213,7 @@ async def _answer_shown(
     return (await find_turn(connection, caller, session_id, following)).turn_seq
 
 
-async def _by_history(client: ClientRequest, sent: SentMessage) -> tuple[Session, ChatRequest]:
+async def _by_history(client: Client, sent: SentMessage) -> tuple[Session, ChatRequest]:
     """The conversation is what was said before: the session that has just that, else a new one that begins with it."""
     services, caller = client.services, client.caller
     history = await _history(sent)

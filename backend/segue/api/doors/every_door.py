@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
 from segue.api.attachments import SentFile, is_file, with_files
-from segue.api.chat import ClientDep, ClientRequest
+from segue.api.chat import Client, ClientRequest
 from segue.api.deps import IdentityDep, Services
 from segue.api.schemas import Json
 from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error, existing
@@ -46,7 +46,7 @@ class NameTaken(AppError):
         super().__init__("session_exists", status=409, title="The conversation exists", detail=detail)
 
 
-async def session_of_client(client: ClientRequest, client_id: str, *, agent: str | None = None) -> Session:
+async def session_of_client(client: Client, client_id: str, *, agent: str | None = None) -> Session:
     """Returns the caller's session of this id, and makes one on first use. An id of ours is that session. `agent`
     answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what `find_session`
     raises, AppError `unknown_agent`.
@@ -62,14 +62,14 @@ async def session_of_client(client: ClientRequest, client_id: str, *, agent: str
     return await with_agent(client, session, agent)
 
 
-async def known_session(client: ClientRequest, client_id: str) -> Session:
+async def known_session(client: Client, client_id: str) -> Session:
     """Raises what `find_session` raises, and NotFound."""
     session = existing("session", await find_session(client, client_id))
     bind_contextvars(session_id=session.id)
     return session
 
 
-async def find_session(client: ClientRequest, client_id: str) -> Session | None:
+async def find_session(client: Client, client_id: str) -> Session | None:
     """Returns None if the caller has used this id for no session yet. Raises NotFound for an id of ours that is not the
     caller's, AppError `invalid_request` for a client's that is empty, long or not printable.
     """
@@ -83,7 +83,7 @@ async def find_session(client: ClientRequest, client_id: str) -> Session | None:
 
 
 async def make_session(
-    client: ClientRequest,
+    client: Client,
     names: Mapping[str, str | None],
     *,
     agent: str | None = None,
@@ -108,7 +108,7 @@ async def make_session(
     return session
 
 
-async def with_agent(client: ClientRequest, session: Session, agent: str | None) -> Session:
+async def with_agent(client: Client, session: Session, agent: str | None) -> Session:
     """Returns the session with this agent, which answers from its next turn on. Its log lines have its id."""
     bind_contextvars(session_id=session.id)
     if agent is None or session.agent == agent:
@@ -117,23 +117,23 @@ async def with_agent(client: ClientRequest, session: Session, agent: str | None)
     return await client.services.database.write(session_store.update_session, *given, changes={"agent": agent})
 
 
-def agents_of(client: ClientRequest) -> Mapping[str, Speaker]:
+def agents_of(client: Client) -> Mapping[str, Speaker]:
     """Returns the agents that the caller may speak to, by id."""
     return client.services.agents.of(client.caller, client.origin.groups)
 
 
-def agent_of(client: ClientRequest, agent: str) -> Speaker:
+def agent_of(client: Client, agent: str) -> Speaker:
     """Raises AppError `unknown_agent`."""
     return client.services.agents.check(agent, client.caller, client.origin.groups, status=404)
 
 
-async def _client(client: ClientDep, identity: IdentityDep) -> ClientRequest:
+async def _client(client: Client, identity: IdentityDep) -> ClientRequest:
     caller = spoken_for(client.services, identity, client.http.headers)
     origin = client.origin if caller == identity.user else replace(client.origin, groups=())
     return replace(client, caller=caller, origin=origin)
 
 
-DoorClientDep = Annotated[ClientRequest, Depends(_client)]
+DoorClient = Annotated[ClientRequest, Depends(_client)]
 
 
 def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
@@ -164,7 +164,7 @@ def turn_headers(turn: TurnKey) -> dict[str, str]:
     return {"X-Session-Id": turn.session_id, "X-Turn-Id": turn.turn_id}
 
 
-def on_disconnect(client: ClientRequest, turn: TurnKey, *, asked: bool = False) -> dict[str, Any]:
+def on_disconnect(client: Client, turn: TurnKey, *, asked: bool = False) -> dict[str, Any]:
     """Returns the options of a stream whose client has `asked`, here or in a header, to cancel the turn by leaving."""
     if not asked and client.http.headers.get("x-on-disconnect") != "cancel":
         return {}
@@ -208,7 +208,7 @@ def nothing_new() -> AppError:
     return InvalidRequest("Nothing in `messages` is new: the user has said nothing after the assistant's last message.")
 
 
-async def say(client: ClientRequest, session_id: str, request: ChatRequest, files: Sequence[SentFile] = ()) -> Admitted:
+async def say(client: Client, session_id: str, request: ChatRequest, files: Sequence[SentFile] = ()) -> Admitted:
     """Accepts a message of any length with its files. Raises what `accept` and `with_files` raise."""
     request = await with_files(client, session_id, replace(request, origin=client.origin), files)
     return await client.services.turns.accept(client.caller, session_id, request)
@@ -229,14 +229,14 @@ def page_key(button: Button) -> str:
     return f"page:{button.plan_id}:{button.version}"
 
 
-async def open_turn(connection: AsyncConnection, client: ClientRequest, session_id: str) -> TurnKey | None:
+async def open_turn(connection: AsyncConnection, client: Client, session_id: str) -> TurnKey | None:
     """Returns the first turn of a session that has not ended."""
     running = await first_open_turn(connection, session_id)
     return None if running is None else await find_turn(connection, client.caller, session_id, running)
 
 
 def options_of(
-    client: ClientRequest,
+    client: Client,
     tools: OfferedTools | None,
     context: Sequence[Mapping[str, Any]] | None,
     state: object = None,
@@ -249,7 +249,7 @@ def options_of(
 
 
 async def decide(
-    client: ClientRequest, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
+    client: Client, session_id: str, button: Button, known: Once | None, options: TurnOptions = NO_OPTIONS
 ) -> TurnKey:
     """Raises what `TurnService.decide` raises."""
     request = ChatRequest("", once=known, stream=True, origin=client.origin, options=options)

@@ -16,7 +16,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from segue import __version__
 from segue.api.attachments import sent_files
-from segue.api.chat import ClientDep, ClientRequest
+from segue.api.chat import Client
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import every_door
 from segue.api.doors import langgraph_frames as frames
@@ -135,7 +135,7 @@ class LangGraphSearch(_Sent):
 class LangGraphRun:
     """A turn, of the session that the client calls `thread_id`."""
 
-    client: ClientRequest
+    client: Client
     thread_id: str
     turn: TurnKey
     cancels: bool = False
@@ -156,7 +156,7 @@ class _Blank(ServerSentEvent):
         return b"\n"  # which may stand before JSON
 
 
-async def _view(client: ClientRequest, thread_id: str, session_id: str | None = None) -> ThreadView:
+async def _view(client: Client, thread_id: str, session_id: str | None = None) -> ThreadView:
     session_id = session_id or (await known_session(client, thread_id)).id
     caller, limit = client.caller, MESSAGES_SHOWN + 1
     async with client.services.database.read_only() as connection:
@@ -166,7 +166,7 @@ async def _view(client: ClientRequest, thread_id: str, session_id: str | None = 
     return thread_view(thread_id, session, readable, is_whole=len(newest) < limit)
 
 
-async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGraphRun:
+async def _begin(client: Client, body: NewRun, thread_id: str) -> LangGraphRun:
     """Raises what `say` and `decide` raise, NotFound, AppError `not_supported`, `unknown_agent`."""
     body.refuse()
     resume, key = body.resume, client.idempotency_key or new_id("ses", client.services.clock())
@@ -176,7 +176,7 @@ async def _begin(client: ClientRequest, body: NewRun, thread_id: str) -> LangGra
     return LangGraphRun(client, thread_id or session.id, turn, cancels=body.on_disconnect == "cancel")
 
 
-async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey:
+async def _say(client: Client, body: NewRun, session: Session) -> TurnKey:
     """Says what is new in the input, after the newest state or in the place of what followed an older one."""
     message, key = frames.newest_message(body.input), client.idempotency_key
     content, text = (message["content"], every_door.text_of(message["content"])) if message else (None, "")
@@ -193,7 +193,7 @@ async def _say(client: ClientRequest, body: NewRun, session: Session) -> TurnKey
     return (await every_door.say(client, session.id, request, files)).turn
 
 
-async def _instead_of(client: ClientRequest, session: Session, place: str | None) -> str | None:
+async def _instead_of(client: Client, session: Session, place: str | None) -> str | None:
     """Returns the message that followed a checkpoint; None for the newest one. Raises NotFound."""
     if place is None:
         return None
@@ -202,7 +202,7 @@ async def _instead_of(client: ClientRequest, session: Session, place: str | None
         return await opening_after(connection, session.id, seq)
 
 
-async def _resume(client: ClientRequest, place: str | None, session: Session, given: object) -> TurnKey:
+async def _resume(client: Client, place: str | None, session: Session, given: object) -> TurnKey:
     """Answers the question of this id, else what waits. The same answer to the same question is the same turn."""
     plan = session.pending_plan
     shown, resume = frames.named_interrupt(given)
@@ -265,7 +265,7 @@ def _wait(run: LangGraphRun) -> Response:
     return EventSourceResponse(outcome(), **how, **run.options("join"))
 
 
-async def _shown(client: ClientRequest, thread_id: str, run_id: str) -> Json:
+async def _shown(client: Client, thread_id: str, run_id: str) -> Json:
     session = await known_session(client, thread_id)
     turn = await client.services.read(get_turn, client.caller, session.id, run_id)
     return frames.run_json(turn, thread_id, session.agent)
@@ -277,13 +277,13 @@ def _json(value: object, **options: Any) -> Response:
 
 @router.get("/ok", include_in_schema=False)
 @router.get("/info", **OBJECT)
-async def get_info(_: ClientDep) -> Json:
+async def get_info(_: Client) -> Json:
     """Shows the version and features of this server, for clients of LangGraph."""
     return {"ok": True, "version": __version__, "flags": {"assistants": True, "crons": False, "langsmith": False}}
 
 
 @router.post("/assistants/search", **OBJECTS)
-async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Response:
+async def search_assistants(body: LangGraphSearch, client: Client) -> Response:
     """Lists the caller's agents as LangGraph assistants."""
     agents = every_door.agents_of(client).values()
     found = [frames.assistant_json(each) for each in agents if body.graph_id in (None, each.id)]
@@ -291,13 +291,13 @@ async def search_assistants(body: LangGraphSearch, client: ClientDep) -> Respons
 
 
 @router.get("/assistants/{assistant_id}", **OBJECT)
-async def get_assistant(assistant_id: AssistantId, client: ClientDep) -> Response:
+async def get_assistant(assistant_id: AssistantId, client: Client) -> Response:
     """Shows an agent as a LangGraph assistant."""
     return _json(frames.assistant_json(every_door.agent_of(client, assistant_id)))
 
 
 @router.post("/threads", **OBJECT, responses=problems("session_exists", "session_not_found", "not_supported"))
-async def create_thread(body: NewThread, client: ClientDep) -> Response:
+async def create_thread(body: NewThread, client: Client) -> Response:
     """Creates a session as a LangGraph thread."""
     body.refuse()
     name, metadata = body.thread_id, dict(body.metadata or {})
@@ -312,7 +312,7 @@ async def create_thread(body: NewThread, client: ClientDep) -> Response:
 
 
 @router.post("/threads/search", **OBJECTS, responses=problems("not_supported"))
-async def search_threads(body: LangGraphSearch, client: ClientDep) -> Response:
+async def search_threads(body: LangGraphSearch, client: Client) -> Response:
     """Lists the caller's sessions as threads. The latest active first, each with its first message only."""
     body.refuse()
     async with client.services.database.read_only() as connection:
@@ -323,7 +323,7 @@ async def search_threads(body: LangGraphSearch, client: ClientDep) -> Response:
 
 
 @router.post("/threads/count", response_model=int)
-async def count_threads(body: LangGraphSearch, client: ClientDep) -> int:
+async def count_threads(body: LangGraphSearch, client: Client) -> int:
     """Counts the threads that a search finds, among the latest 500."""
     body.refuse()
     latest = await client.services.read(list_sessions, client.caller, before=None, limit=THREADS_SEARCHED)
@@ -331,7 +331,7 @@ async def count_threads(body: LangGraphSearch, client: ClientDep) -> int:
 
 
 @router.patch("/threads/{thread_id}", **OBJECT, responses=problems("session_not_found", "not_supported"))
-async def update_thread(thread_id: ThreadId, body: NewThread, client: ClientDep) -> Response:
+async def update_thread(thread_id: ThreadId, body: NewThread, client: Client) -> Response:
     """Adds to the metadata of a thread. `graph_id` is the agent that answers from the next run on."""
     body.refuse()
     session = await known_session(client, thread_id)
@@ -347,33 +347,33 @@ async def update_thread(thread_id: ThreadId, body: NewThread, client: ClientDep)
 
 
 @router.get("/threads/{thread_id}", **OBJECT)
-async def get_thread(thread_id: ThreadId, client: ClientDep) -> Response:
+async def get_thread(thread_id: ThreadId, client: Client) -> Response:
     """Shows a session as a thread, with its state."""
     return _json((await _view(client, thread_id)).as_thread())
 
 
 @router.delete("/threads/{thread_id}", status_code=204)
-async def delete_thread(thread_id: ThreadId, client: ClientDep) -> None:
+async def delete_thread(thread_id: ThreadId, client: Client) -> None:
     """Deletes the session of a thread with everything in it."""
     await client.services.turns.delete_session(client.caller, (await known_session(client, thread_id)).id)
 
 
 @router.get("/threads/{thread_id}/state", **OBJECT)
-async def get_thread_state(thread_id: ThreadId, client: ClientDep, *, subgraphs: Ignored = False) -> Response:  # noqa: ARG001 (clients send it)
+async def get_thread_state(thread_id: ThreadId, client: Client, *, subgraphs: Ignored = False) -> Response:  # noqa: ARG001 (clients send it)
     """Shows the newest state of a thread."""
     view = await _view(client, thread_id)
     return _json(view.state([*view.turns]))
 
 
 @router.post("/threads/{thread_id}/history", **OBJECTS)
-async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client: ClientDep) -> Response:
+async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client: Client) -> Response:
     """Lists the states of a thread, one after each run. Newest first, as far back as its newest 200 messages go."""
     before = body.before.get("checkpoint_id") if isinstance(body.before, dict) else body.before
     return _json((await _view(client, thread_id)).states(limit=body.limit, before=before))
 
 
 @router.get("/threads/{thread_id}/runs", **OBJECTS)
-async def list_runs(thread_id: ThreadId, client: ClientDep, limit: Most = 10, offset: Skipped = 0) -> Response:
+async def list_runs(thread_id: ThreadId, client: Client, limit: Most = 10, offset: Skipped = 0) -> Response:
     """Lists the turns of a thread as runs. Newest first."""
     session = await known_session(client, thread_id)
     of = client.caller, session.id
@@ -382,14 +382,14 @@ async def list_runs(thread_id: ThreadId, client: ClientDep, limit: Most = 10, of
 
 
 @router.get("/threads/{thread_id}/runs/{run_id}", **OBJECT)
-async def get_run(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> Response:
+async def get_run(thread_id: ThreadId, run_id: TurnId, client: Client) -> Response:
     """Shows a run of a thread, with its status."""
     return _json(await _shown(client, thread_id, run_id))
 
 
 @router.post("/runs", include_in_schema=False)
 @router.post("/threads/{thread_id}/runs", **OBJECT, responses=RUN)
-async def create_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
+async def create_run(body: NewRun, client: Client, thread_id: OwnThreadId = "") -> Response:
     """Begins a run in a thread, without waiting for it."""
     run = await _begin(client, body, thread_id)
     return _json(await _shown(client, run.thread_id, run.turn.turn_id), headers=run.options("stream")["headers"])
@@ -397,7 +397,7 @@ async def create_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "
 
 @router.post("/runs/stream", include_in_schema=False)
 @router.post("/threads/{thread_id}/runs/stream", response_class=Response, **STREAM)
-async def stream_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
+async def stream_run(body: NewRun, client: Client, thread_id: OwnThreadId = "") -> Response:
     """Begins a run in a thread, and streams its parts."""
     run = await _begin(client, body, thread_id)
     modes = urlencode({"stream_mode": body.modes}, doseq=True)  # for a client that goes on at `Location`
@@ -406,12 +406,12 @@ async def stream_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "
 
 @router.post("/runs/wait", include_in_schema=False)
 @router.post("/threads/{thread_id}/runs/wait", **OBJECT, responses=RUN)
-async def wait_for_run(body: NewRun, client: ClientDep, thread_id: OwnThreadId = "") -> Response:
+async def wait_for_run(body: NewRun, client: Client, thread_id: OwnThreadId = "") -> Response:
     """Begins a run in a thread, waits for it and answers with its final values."""
     return _wait(await _begin(client, body, thread_id))
 
 
-async def _joined(thread_id: ThreadId, run_id: TurnId, client: ClientDep) -> LangGraphRun:
+async def _joined(thread_id: ThreadId, run_id: TurnId, client: Client) -> LangGraphRun:
     session = await known_session(client, thread_id)
     return LangGraphRun(client, thread_id, await client.services.read(find_turn, client.caller, session.id, run_id))
 
@@ -455,7 +455,7 @@ async def cancel_run(
 @router.api_route("/runs/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/store/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/threads/{thread_id}/{rest:path}", methods=METHODS, include_in_schema=False)
-async def refuse(client: ClientDep) -> None:
+async def refuse(client: Client) -> None:
     if (thread_id := client.http.path_params.get("thread_id")) is not None:
         await known_session(client, thread_id)
     raise app_error("not_supported")

@@ -16,10 +16,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from segue.api.agents import AgentId
-from segue.api.chat import ClientRequest
+from segue.api.chat import Client
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin, note_heard
-from segue.api.doors.every_door import DoorClientDep, agent_of, agents_of, on_disconnect, turn_headers
+from segue.api.doors.every_door import DoorClient, agent_of, agents_of, on_disconnect, turn_headers
 from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
@@ -225,7 +225,7 @@ def is_in_words(answer: Json) -> bool:
     return is_asking or WRITTEN_BY in answer["message"]["metadata"]
 
 
-def stream(client: ClientRequest, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
+def stream(client: Client, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:
     """Returns the events of a turn as they happen; its words `at_its_end` if they have to be checked first."""
     reader = TurnReader(writer, at_its_end=at_its_end)
 
@@ -246,7 +246,7 @@ async def at_once(frames: bytes) -> AsyncIterator[bytes]:
     yield frames
 
 
-async def answer_of(client: ClientRequest, turn: TurnKey) -> Json:
+async def answer_of(client: Client, turn: TurnKey) -> Json:
     """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
     answer: Json | AppError
     try:
@@ -270,13 +270,13 @@ router = router_of("doors", "/v1", route_class=DoorRoute)
 
 
 @router.get("/models")
-async def list_models(client: DoorClientDep) -> ModelList:
+async def list_models(client: DoorClient) -> ModelList:
     """Lists the agents as models, for clients of OpenAI's API."""
     return ModelList(data=[_model(speaker) for speaker in agents_of(client).values()])
 
 
 @router.get("/models/{agent_id}")
-async def get_model(agent_id: AgentId, client: DoorClientDep) -> ModelOfAgent:
+async def get_model(agent_id: AgentId, client: DoorClient) -> ModelOfAgent:
     """Shows an agent as a model, for clients of OpenAI's API."""
     return _model(agent_of(client, agent_id))
 
@@ -288,7 +288,7 @@ def _model(speaker: Speaker) -> ModelOfAgent:
 @router.post(
     "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)}
 )
-async def create_chat_completion(body: CompletionBody, client: DoorClientDep) -> Response:
+async def create_chat_completion(body: CompletionBody, client: DoorClient) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that `X-Session-Id` or
     another place names, else the one that has the earlier messages; docs/frontends.md says more.
     """

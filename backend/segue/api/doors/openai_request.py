@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from starlette.requests import Request
 
 from segue.api.attachments import SentFile, is_file, sent_files
-from segue.api.chat import ClientRequest
+from segue.api.chat import Client
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
 from segue.api.doors.every_door import agent_of, agents_of, find_session
 from segue.api.schemas import Json
@@ -308,7 +308,7 @@ def _part(part: object, *, is_new: bool) -> str:
     raise app_error("parts_unsupported", why=f"A part of the type {str(kind)[:50]!r} cannot be read.")
 
 
-def is_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> bool:
+def is_task(client: Client, messages: Sequence[Json], body: Json) -> bool:
     """Open WebUI says with each request whether it is one, if its headers are set up so. Else the form tells. In a
     session that is named, a text that looks like a task is the user's unless it quotes the conversation.
     """
@@ -325,7 +325,7 @@ def is_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> bool
     return CHAT_HISTORY in text.partition(SOURCE)[0] or not (is_named or SOURCE in text)
 
 
-async def do_task(client: ClientRequest, messages: Sequence[Json], body: Json) -> tuple[str, Charge]:
+async def do_task(client: Client, messages: Sequence[Json], body: Json) -> tuple[str, Charge]:
     """Returns the text and what it took, which the caller and the session that the task is about are charged. Raises
     what a call of the model raises, AppError `unknown_agent`.
     """

@@ -15,11 +15,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from segue.api.chat import ClientRequest
+from segue.api.chat import Client
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
-from segue.api.doors.every_door import DoorClientDep, known_session, turn_headers
+from segue.api.doors.every_door import DoorClient, known_session, turn_headers
 from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
 from segue.api.event_streams import EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
@@ -69,7 +69,7 @@ class OpenAIResponse(BaseModel):
 
 
 @router.post("/responses", response_model=OpenAIResponse, responses={200: {"content": EVENTS}, **problems(*OF_OPENAI)})
-async def create_response(body: ResponseBody, client: DoorClientDep) -> Response:
+async def create_response(body: ResponseBody, client: DoorClient) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, else the one that has the earlier messages.
     """
@@ -96,7 +96,7 @@ async def create_response(body: ResponseBody, client: DoorClientDep) -> Response
 @router.get("/responses/{response_id}", response_model=OpenAIResponse, responses={200: {"content": EVENTS}})
 async def get_response(
     response_id: ResponseId,
-    client: DoorClientDep,
+    client: DoorClient,
     *,
     stream: Annotated[bool, Query(description="Whether to answer with its events as they happen.")] = False,
     starting_after: Annotated[int, Query(ge=-1, description="Only events after this `sequence_number`.")] = -1,
@@ -118,7 +118,7 @@ async def get_response(
 
 
 @router.post("/responses/{response_id}/cancel", response_model=OpenAIResponse)
-async def cancel_response(response_id: ResponseId, client: DoorClientDep) -> Response:
+async def cancel_response(response_id: ResponseId, client: DoorClient) -> Response:
     """Cancels a response that is running, and shows it. What tools have done is not undone."""
     turn = await _turn_of(client, response_id)
     await client.services.turns.cancel(client.caller, turn.session_id, turn.turn_id)
@@ -126,7 +126,7 @@ async def cancel_response(response_id: ResponseId, client: DoorClientDep) -> Res
 
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
-async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Json:
+async def delete_response(response_id: ResponseId, client: DoorClient) -> Json:
     """Deletes a response and its session, if it is the only one of the session. One of several is refused: what came
     after rests on it.
     """
@@ -138,7 +138,7 @@ async def delete_response(response_id: ResponseId, client: DoorClientDep) -> Jso
 
 
 @router.get("/responses/{response_id}/input_items")
-async def list_input_items(response_id: ResponseId, client: DoorClientDep) -> Json:
+async def list_input_items(response_id: ResponseId, client: DoorClient) -> Json:
     """Lists what the user said in the turn of a response, as OpenAI's messages."""
     messages = await client.services.read(user_messages_of, (await _turn_of(client, response_id)).turn_id)
     if not messages:  # deleted just now
@@ -156,7 +156,7 @@ class NewConversation(Body):
 
 
 @router.post("/conversations", responses=problems("session_exists", "unsupported_parameter"))
-async def create_conversation(body: NewConversation, client: DoorClientDep) -> Json:
+async def create_conversation(body: NewConversation, client: DoorClient) -> Json:
     """Creates a session, for clients of OpenAI's Conversations API. The same Idempotency-Key gets the same session."""
     if body.items:
         raise openai_request.unsupported("items", "What was said before comes with the first `input`.")
@@ -164,7 +164,7 @@ async def create_conversation(body: NewConversation, client: DoorClientDep) -> J
 
 
 @router.get("/conversations/{conversation_id}")
-async def get_conversation(conversation_id: ConversationId, client: DoorClientDep) -> Json:
+async def get_conversation(conversation_id: ConversationId, client: DoorClient) -> Json:
     """Shows a session as an OpenAI conversation."""
     return _conversation(await known_session(client, conversation_id))
 
@@ -174,14 +174,14 @@ def _conversation(session: Session) -> Json:
     return {"id": session.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
 
 
-async def _turn_of(client: ClientRequest, response_id: str) -> Turn:
+async def _turn_of(client: Client, response_id: str) -> Turn:
     session_id, turn_id = turn_of_response(response_id)
     if not (is_id("ses", session_id) and is_id("turn", turn_id)):
         raise NotFound("turn")
     return await client.services.read(get_turn, client.caller, session_id, turn_id)
 
 
-def _writer(client: ClientRequest, session_id: str, turn_id: str, head: Json, *, after: int = -1) -> "ResponseWriter":
+def _writer(client: Client, session_id: str, turn_id: str, head: Json, *, after: int = -1) -> "ResponseWriter":
     names = {"id": response_id(session_id, turn_id), "conversation": {"id": session_id}}
     return ResponseWriter({**head, **names}, as_functions=is_open_webui(client.http), after=after)
 

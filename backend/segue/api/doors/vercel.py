@@ -18,14 +18,14 @@ from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile, sent_files
-from segue.api.chat import ClientDep, ClientRequest, fingerprint_of
+from segue.api.chat import Client, fingerprint_of
 from segue.api.deps import DoorRoute, router_of
 from segue.api.doors import every_door
 from segue.api.doors.agui import CamelInput, RunFrames, is_shown, run_events
 from segue.api.doors.every_door import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
-from segue.api.schemas import BY_SEQ, Json, Page, PagingDep, PlanDecision, encode_cursor
+from segue.api.schemas import BY_SEQ, Json, Page, Paged, PlanDecision, encode_cursor
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
@@ -196,7 +196,7 @@ class UiDecision(PlanDecision):
 
 
 @router.post("", response_class=Response, responses={**CHUNKS, **problems(*OF_DOORS, *OF_DECISIONS, *OF_CHATS)})
-async def ui_chat(body: UiChat, client: ClientDep) -> Response:
+async def ui_chat(body: UiChat, client: Client) -> Response:
     """Answers a message, for `useChat` of the Vercel AI SDK. A client that disconnects does not stop the answer."""
     message = body.messages[-1]
     options = every_door.options_of(client, body.tools, body.context, model=body.model)
@@ -268,7 +268,7 @@ def _result_of(part: Json) -> Json:
 @router.get(
     "/{chat_id:path}/stream", response_class=Response, responses={**CHUNKS, 204: {"description": "Nothing runs."}}
 )
-async def resume_ui_chat(chat_id: ChatInPath, client: ClientDep) -> Response:
+async def resume_ui_chat(chat_id: ChatInPath, client: Client) -> Response:
     """Streams the running answer of a chat, from its start. If nothing runs, the answer is a 204."""
     session = await find_session(client, chat_id)
     turn = await client.services.read(every_door.open_turn, client, session.id) if session else None
@@ -285,7 +285,7 @@ class UiMessage(BaseModel):
 
 
 @router.get("/{chat_id:path}/messages", responses=problems("session_not_found"))
-async def ui_messages(chat_id: ChatInPath, client: ClientDep, paging: PagingDep) -> Page[UiMessage]:
+async def ui_messages(chat_id: ChatInPath, client: Client, paging: Paged) -> Page[UiMessage]:
     """Lists the messages of a chat, for `useChat`. The newest page comes first, each in the order of the chat. What a
     running turn has said so far comes with its stream.
     """
@@ -387,7 +387,7 @@ def _waiting_parts(plan: Plan, *, approvals: bool) -> list[Json]:
     return parts
 
 
-def _knows_approvals(client: ClientRequest) -> bool:
+def _knows_approvals(client: Client) -> bool:
     """Returns whether the client says in a header that it has a version of the AI SDK that knows them."""
     version = client.http.headers.get(VERSION_HEADER, "").partition(".")[0]
     return version.isdecimal() and int(version[:3]) >= APPROVALS_SINCE
@@ -400,7 +400,7 @@ def _key(message: Json, *fingerprint: str | int) -> str | None:
     return f"vercel:{digest_of_json([message_id, *fingerprint])}"
 
 
-async def _instead_of(client: ClientRequest, session_id: str, body: UiChat) -> str | None:
+async def _instead_of(client: Client, session_id: str, body: UiChat) -> str | None:
     """Returns the stored message that is edited, or whose answer is made anew; None for a new one. A client calls a
     message of the assistant by its turn, and one of the user's as it likes: what is edited is what came after the
     answer before it. One that has read the history from the API has the ids of that.
@@ -437,7 +437,7 @@ async def _is_decision(connection: AsyncConnection, turn_id: str) -> bool:
     return bool(messages) and messages[0].content in (PAGE_MESSAGE, *BUTTON_MESSAGES.values())
 
 
-def _stream(client: ClientRequest, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
+def _stream(client: Client, session: Session, turn: TurnKey, decided: Decided | None = None) -> Response:
     chunks = MessageChunks(turn, decided, approvals=_knows_approvals(client))
     cut_off = MessageChunks(turn).of(agui_encoding.run_ended(turn, app_error("turn_interrupted")))
 
