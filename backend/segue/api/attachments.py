@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from segue.api.chat import Client
 from segue.api.deps import Caller, FileId, Parts, Services, SessionId, UploadRoute, router_of
 from segue.api.problems import OF_FILES, problems
-from segue.api.schemas import Page, Paged, row_position
+from segue.api.schemas import BINARY, Page, Paged, Responses, row_position
 from segue.domain.errors import AppError, InvalidRequest, app_error
 from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
 from segue.log import log
@@ -39,12 +39,10 @@ NOT_ONE_FILE: Final = "Send the file as multipart/form-data, in one part called 
 _GAP: Final = f"\n{LEFT_OUT}\n"
 _KINDS: Final = {"image_url", "input_image", "file", "input_file", "binary", "image", "document", "audio", "video"}
 _POSITION = row_position("att")
-_FILE = {"type": "string", "format": "binary", "description": "The file to store. `filename` of the part is its name."}
+_FILE = {**BINARY, "description": "The file to store. `filename` of the part is its name."}
 _FORM = {"schema": {"type": "object", "required": ["file"], "properties": {"file": _FILE}}}
 _UPLOAD: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {"multipart/form-data": _FORM}}}
-_BYTES: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {each: {"schema": {"type": "string", "format": "binary"}} for each in sorted(SERVED)}}
-}
+_BYTES: Final[Responses] = {200: {"content": {each: {"schema": BINARY} for each in sorted(SERVED)}}}
 
 
 @router.post("", status_code=201, openapi_extra=_UPLOAD, responses=problems(*OF_FILES))

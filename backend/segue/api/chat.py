@@ -31,6 +31,8 @@ router = router_of("chat", "/sessions")
 turns_router = router_of("turns", "/sessions/{session_id}/turns")
 
 WAIT, AGAIN = Delivery(), Answerer()
+OF_EDITS = ("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment", "option_not_allowed")
+OF_FORKS = ("message_not_found", "not_in_history", "turn_in_progress", "attachment_quota_exceeded")
 _POSITION = id_position("turn")
 
 
@@ -152,10 +154,7 @@ async def cancel_turn(session_id: SessionId, turn_id: TurnId, services: Parts, c
     return await services.turns.cancel(caller, session_id, turn_id)
 
 
-@router.post(
-    "/{session_id}/messages/{message_id}/edit",
-    **as_chat("not_in_history", "not_the_users", "cannot_edit_steer", "unknown_attachment", "option_not_allowed"),
-)
+@router.post("/{session_id}/messages/{message_id}/edit", **as_chat(*OF_EDITS))
 async def edit_message(session_id: SessionId, message_id: MessageId, body: EditedMessage, client: Client) -> Response:
     """Replaces one of the user's messages and answers the new one. Answers as `chat` does. What came after the old
     message leaves the history and stays readable as a branch. The new message has only the files that it names. The
@@ -187,11 +186,7 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: Client, bod
     return await client.answer(await client.services.turns.retry(client.caller, session_id, turn_id, request), body)
 
 
-@router.post(
-    "/{session_id}/fork",
-    status_code=201,
-    responses=problems("message_not_found", "not_in_history", "turn_in_progress", "attachment_quota_exceeded"),
-)
+@router.post("/{session_id}/fork", status_code=201, responses=problems(*OF_FORKS))
 async def fork(session_id: SessionId, body: NewFork, services: Parts, caller: Caller) -> Session:
     """Creates a session with a copy of the history up to and including a message. The copied messages, turns and tool
     results have ids of their own, and `metadata.forked_from` names the origin. No plan is open in it. If the message

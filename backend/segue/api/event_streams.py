@@ -39,11 +39,8 @@ PART_BYTES = 16_384  # sent at once: beside the socket's buffer, what a reader t
 MEDIA_TYPE = "text/event-stream"
 # One event. OpenAPI 3.2 calls this `itemSchema`, and some tools read it in 3.1 too: they take the stream for a list of
 # these. Generators of types take it for a text.
-_EVENT: Final = {
-    "type": "object",
-    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
-    "required": ["data"],
-}
+_MEMBERS: Final = {name: {"type": "string"} for name in ("id", "event", "data")}
+_EVENT: Final = {"type": "object", "properties": _MEMBERS, "required": ["data"]}
 
 
 def described_stream(description: str, example: str) -> dict[str, Any]:
@@ -65,9 +62,7 @@ MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
 LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event received.")]
 LastEventId = Annotated[int | None, Header(ge=0, le=MAX_POSITION, description="The same as `after`, and overrides it.")]
 
-StreamTokenParameter = Annotated[
-    str | None, Query(alias="token", description="A token of `stream-token`, in place of a key in the headers.")
-]
+TokenInQuery = Annotated[str | None, Query(alias="token", description="A token of `stream-token`, in place of a key.")]
 
 
 class EventStream(EventSourceResponse):
@@ -103,7 +98,7 @@ async def follow_turn(
     caller: Caller,
     after: LastPosition = 0,
     last_event_id: LastEventId = None,
-    _token: StreamTokenParameter = None,
+    _token: TokenInQuery = None,
 ) -> Response:
     """Streams the events of a turn. Begins at the start, or after the last event that the client received. After the
     turn's last event the answer is a 204, which tells a browser to stop reconnecting.
@@ -155,13 +150,10 @@ async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]
 
 
 FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
+FEED: dict[int | str, Any] = {200: {"description": "The events, as they happen", "content": FEED_EVENTS}}
 
 
-@feed_router.get(
-    "/events",
-    response_class=Response,
-    responses={200: {"description": "The events, as they happen", "content": FEED_EVENTS}},
-)
+@feed_router.get("/events", response_class=Response, responses=FEED)
 async def follow_events(
     request: Request, services: Parts, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
 ) -> Response:

@@ -70,10 +70,7 @@ async def reconnect_mcp_server(mcp_server: ConfiguredServer, services: Parts, op
 
 async def _statuses(services: Services) -> list[McpServerStatus]:
     changed = await definition_changes(services.database, services.tools.specs().values())
-    return [
-        replace(each, changes=[changed[tool] for tool in each.tools if tool in changed])
-        for each in services.mcp.statuses()
-    ]
+    return [replace(each, changes=[*filter(None, map(changed.get, each.tools))]) for each in services.mcp.statuses()]
 
 
 async def _status(services: Services, name: str) -> McpServerStatus:

@@ -23,6 +23,7 @@ from segue.domain.tool import ToolState
 from segue.events.outbox import OutboxState, WaitingEvent, list_events, read_outbox, retry_events
 from segue.history import operator_turns
 from segue.history.operator_figures import Period, WindowFigures
+from segue.history.operator_turns import OpsTurn
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session, owner_of
 from segue.turns.approvals import OpsApproval, count_approvals, list_all_approvals
@@ -83,8 +84,8 @@ class OpsSession:
     created_at: Annotated[datetime, doc("When the session was created (UTC).")]
     updated_at: Annotated[datetime, doc("When something last happened in the session (UTC).")]
     message_count: Annotated[int, doc("The number of messages in its history.")]
-    open_turns: Annotated[list[operator_turns.OpsTurn], doc("The turns that run or wait, at most 50.")]
-    failed_turns: Annotated[list[operator_turns.OpsTurn], doc("The newest turns that failed, at most five.")]
+    open_turns: Annotated[list[OpsTurn], doc("The turns that run or wait, at most 50.")]
+    failed_turns: Annotated[list[OpsTurn], doc("The newest turns that failed, at most five.")]
     plan: Annotated[OpsPlan | None, doc("The open plan; null if none is open.")]
     tools: Annotated[dict[str, ToolState], doc("The tools that cannot be called now, by name.")]
     content: Annotated[OpsContent | None, doc("What was said; null for callers without the scope `ops:content`.")]
@@ -97,9 +98,7 @@ class TurnQuery(PageQuery, operator_turns.TurnFilter):
 
 
 @router.get("/turns", responses=problems("forbidden", "unknown_tool", "session_not_found"))
-async def list_any_turns(
-    services: Parts, operator: Ops, query: Annotated[TurnQuery, Query()]
-) -> Page[operator_turns.OpsTurn]:
+async def list_any_turns(services: Parts, operator: Ops, query: Annotated[TurnQuery, Query()]) -> Page[OpsTurn]:
     """Lists the turns of all users, with what each does, took and cost. Newest first. Needs the scope `ops`; with
     `include=words` and `ops:content` it also shows how their messages begin, which is audited.
     """
@@ -120,10 +119,8 @@ async def list_any_turns(
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))
-async def cancel_any_turn(turn_id: AnyTurnId, services: Parts, operator: Ops) -> operator_turns.OpsTurn:
-    """Cancels a turn of any user. Answers once it has ended; an ended turn stays as it is. Needs the scope
-    `ops`.
-    """
+async def cancel_any_turn(turn_id: AnyTurnId, services: Parts, operator: Ops) -> OpsTurn:
+    """Cancels a turn of any user. Answers once it has ended; an ended turn stays as it is. Needs the scope `ops`."""
     turn = await _turn(services, turn_id)
     await services.database.transact(record_act, operator, "cancel_turn", session_id=turn.session_id, turn_id=turn_id)
     await services.turns.cancel(turn.owner, turn.session_id, turn_id)
@@ -228,7 +225,7 @@ async def retry_webhooks(services: Parts, operator: Ops, event_id: OneEvent = No
         return Retried(await retry_events(connection, event_id))
 
 
-async def _turn(services: Services, turn_id: str) -> operator_turns.OpsTurn:
+async def _turn(services: Services, turn_id: str) -> OpsTurn:
     turn = await services.read(operator_turns.find_any, turn_id)
     return (await operator_turns.with_activity(services.cache, [turn]))[0]
 

@@ -29,7 +29,15 @@ approvals_router = router_of("plans", "/approvals")
 mandates_router = router_of("mandates", "/mandates")
 grants_router = router_of("mandates", "/sessions/{session_id}/grants")
 
+OF_APPROVALS = ("approval_not_found", "not_yours_to_decide", *OF_DECISIONS)
 _POSITION, _MANDATE_POSITION = schemas.id_position("plan"), schemas.row_position("man")
+WhichApprovals = Annotated[
+    ApprovalStatus,
+    Query(
+        description="`waiting`: what the caller may decide now; `asked`: their own plans that wait for others; "
+        "`decided`: what they have decided for others."
+    ),
+]
 
 
 @router.get("/plan", responses=problems("no_open_plan"))
@@ -53,9 +61,7 @@ async def list_plans(
 
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
 async def decide(session_id: SessionId, body: PlanDecision, client: Client) -> Response:
-    """Approves, rejects or changes the step that waits, as a button does. Answers as `chat` does, once the plan waits
-    again or has ended.
-    """
+    """Approves, rejects or changes the waiting step. Answers as `chat` does, once the plan waits or ends."""
     services, button, stream = client.services, body.button, wants_events(client.http)
     key = once(client.idempotency_key, "decision", *fingerprint_of(button))
     request = ChatRequest("", once=key, stream=stream, origin=client.origin)
@@ -66,16 +72,7 @@ async def decide(session_id: SessionId, body: PlanDecision, client: Client) -> R
 
 @approvals_router.get("")
 async def get_approvals(
-    services: Parts,
-    identity: IdentityDep,
-    paging: Paged,
-    status: Annotated[
-        ApprovalStatus,
-        Query(
-            description="`waiting`: what the caller may decide now; `asked`: their own plans that wait for others; "
-            "`decided`: what they have decided for others."
-        ),
-    ] = "waiting",
+    services: Parts, identity: IdentityDep, paging: Paged, status: WhichApprovals = "waiting"
 ) -> Page[Approval]:
     """Lists the plans that wait for the caller's decision. They are of all the caller's sessions and, by the approval
     rules of agents, of other users. Newest first.
@@ -84,9 +81,7 @@ async def get_approvals(
     return paging.page(await services.read(list_approvals, identity, **options), lambda each: each.plan_id)
 
 
-@approvals_router.post(
-    "/{plan_id}/decision", responses=problems("approval_not_found", "not_yours_to_decide", *OF_DECISIONS)
-)
+@approvals_router.post("/{plan_id}/decision", responses=problems(*OF_APPROVALS))
 async def decide_approval(
     plan_id: PlanId, body: ApprovalDecision, services: Parts, identity: IdentityDep, origin: OriginDep
 ) -> Approval:

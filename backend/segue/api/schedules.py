@@ -12,11 +12,10 @@ from structlog.contextvars import bind_contextvars
 from segue.api.chat import AcceptedTurn, check_length, events_url
 from segue.api.deps import Caller, OriginDep, Parts, ScheduleId, Services, TriggerId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Body, FilledText, Moment, Name, Page, Paged, TimeZone, row_position
+from segue.api.schemas import Body, MessageText, Moment, Name, Page, Paged, TimeZone, row_position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
-from segue.domain.session import LONGEST_MESSAGE
 from segue.memory.session_store import get_session
 from segue.turns import schedules
 from segue.turns.claims import Origin
@@ -28,12 +27,11 @@ triggers_router = router_of("triggers", "/triggers")
 hooks_router = router_of("triggers", "/hooks")
 
 KINDS: Final = ("at", "cron", "rrule")
-CANNOT_BE_MADE: Final = ("session_not_found", "unknown_agent", "too_many_unattended")
+REFUSED: Final = ("session_not_found", "unknown_agent", "too_many_unattended")
+OF_EVENTS: Final = ("signature_invalid", "rate_limited", "too_many_queued", "idempotency_key_reused", "body_too_large")
 _POSITION, _TRIGGER_POSITION = row_position("sch"), row_position("trg")
 
-ScheduledMessage = Annotated[
-    FilledText, Field(max_length=LONGEST_MESSAGE), doc("The message to send, of up to `MAX_MESSAGE_CHARS`.")
-]
+ScheduledMessage = Annotated[MessageText, doc("The message to send, of up to `MAX_MESSAGE_CHARS`.")]
 
 
 class InSession(Body):
@@ -55,9 +53,7 @@ class When(Body):
 
     at: Annotated[Moment | None, doc("The moment at which it is due, once.")] = None
     cron: Annotated[Annotated[str, Field(max_length=100)] | None, doc("Cron's five fields, as `0 9 * * MON`.")] = None
-    rrule: Annotated[
-        Annotated[str, Field(max_length=500)] | None, doc("An RRULE of RFC 5545, such as `FREQ=WEEKLY;BYDAY=MO`.")
-    ] = None
+    rrule: Annotated[str | None, Field(max_length=500), doc("An RRULE of RFC 5545, as `FREQ=WEEKLY;BYDAY=MO`.")] = None
     time_zone: Annotated[TimeZone | None, doc("An IANA time zone; null for that of the session or TIME_ZONE.")] = None
     until: Annotated[Moment | None, doc("The moment after which it is due no more; null for no end.")] = None
 
@@ -94,11 +90,9 @@ class ScheduleChanges(When):
     status: Annotated[Literal["active", "paused"] | None, doc("Times due while it is `paused` are skipped.")] = None
 
 
-@router.post("", status_code=201, responses=problems(*CANNOT_BE_MADE, "schedule_not_found"))
+@router.post("", status_code=201, responses=problems(*REFUSED, "schedule_not_found"))
 async def create_schedule(body: NewSchedule, services: Parts, caller: Caller, origin: OriginDep) -> Schedule:
-    """Creates a schedule. Each due time becomes one turn, which runs while the user is away: a call that needs a yes
-    waits as a plan.
-    """
+    """Creates a schedule. Each due time becomes one turn, while the user is away: a call that needs a yes waits."""
     check_place(services, caller, body, body.message, origin)
     _check_overlap(body.overlap, new_session=body.new_session)
     now, zone = services.clock(), await services.read(_zone_of, services, caller, body, body.session_id)
@@ -213,9 +207,7 @@ class BegunTurn:
     turn_id: Annotated[str, doc("The id of the turn; begins with `turn_`.")]
 
 
-@triggers_router.post(
-    "", status_code=201, responses=problems(*CANNOT_BE_MADE, "trigger_not_found", "trigger_key_missing")
-)
+@triggers_router.post("", status_code=201, responses=problems(*REFUSED, "trigger_not_found", "trigger_key_missing"))
 async def create_trigger(body: NewTrigger, services: Parts, caller: Caller, origin: OriginDep) -> TriggerWithSecret:
     """Creates a trigger: an address for events, and the secret that signs them, which is shown this once."""
     check_place(services, caller, body, body.message, origin)
@@ -248,13 +240,7 @@ async def roll_trigger(trigger_id: TriggerId, services: Parts, caller: Caller) -
     return await services.triggers.roll(caller, trigger_id)
 
 
-@hooks_router.post(
-    "/{trigger_id}",
-    status_code=202,
-    responses=problems(
-        "signature_invalid", "rate_limited", "too_many_queued", "idempotency_key_reused", "body_too_large"
-    ),
-)
+@hooks_router.post("/{trigger_id}", status_code=202, responses=problems(*OF_EVENTS))
 async def receive_event(trigger_id: TriggerId, services: Parts, http: Request) -> BegunTurn:
     """Receives an event of at most 32 kB, signed as standardwebhooks.com says. Sent again, it is the same turn."""
     body = await http.body()

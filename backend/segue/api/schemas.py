@@ -27,6 +27,8 @@ MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own
 MAX_VERSION = 2**31 - 1
 
 Json = dict[str, Any]
+Responses = dict[int | str, Json]  # of a route, by status
+BINARY: Json = {"type": "string", "format": "binary"}
 
 
 def _bounded(metadata: Json) -> Json:
@@ -41,6 +43,7 @@ CursorPosition = TypeVar("CursorPosition")
 FilledText = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
 Name = Annotated[str, Field(max_length=200)]
 NameFilter = Annotated[str | None, Field(max_length=200, pattern="^[^\x00]*$")]
+MessageText = Annotated[FilledText, Field(max_length=LONGEST_MESSAGE)]
 ChangeInWords = Annotated[FilledText, Field(max_length=MAX_CHANGE_CHARS)]
 Content = Annotated[FilledText, Field(max_length=MAX_CONTENT_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8}){0,3}$")]
@@ -48,6 +51,7 @@ TimeZone = Annotated[str, AfterValidator(known_zone)]
 _ISO = TypeAdapter(Annotated[str, Field(strict=True, pattern=r"^\d{4}-\d\d-\d\dT")])  # no number, as pydantic takes
 Moment = Annotated[AwareDatetime, pydantic.Strict(strict=False), BeforeValidator(_ISO.validate_python)]
 KnownUser = Annotated[str, Field(max_length=MAX_USER_CHARS), AfterValidator(known_user)]
+ResetScope = Literal["fleet", "sessions", "all"]
 UserLimit = Annotated[int, Field(ge=0, le=2**53)]
 Metadata = Annotated[Json, Field(max_length=64), AfterValidator(_bounded)]
 
@@ -95,7 +99,7 @@ class Answerer(Delivery):
 class EditedMessage(Answerer):
     """What the user says in place of an earlier message."""
 
-    message: Annotated[FilledText, Field(max_length=LONGEST_MESSAGE), doc("The message, of up to `MAX_MESSAGE_CHARS`.")]
+    message: Annotated[MessageText, doc("The message, of up to `MAX_MESSAGE_CHARS`.")]
     attachments: Annotated[list[Name], Field(max_length=MAX_ATTACHMENTS), doc("Ids of files of the session.")] = []
     output_schema: Annotated[Json | None, doc("A JSON schema for the answer, which is then in `output`.")] = None
 
@@ -104,9 +108,7 @@ class ChatBody(EditedMessage):
     """A message to the agent."""
 
     force_web_search: Annotated[bool, doc("Whether to search the web first, if it can answer the message.")] = False
-    on_busy: Annotated[
-        OnBusy, doc("If another turn is open: wait for it, answer 409, cancel it, or let it read this message.")
-    ] = "enqueue"
+    on_busy: Annotated[OnBusy, doc("If a turn is open: wait, answer 409, cancel it, or let it read this.")] = "enqueue"
     approves: Annotated[bool, doc("False for a message that a program wrote: a yes in it approves nothing.")] = True
 
 
@@ -153,12 +155,8 @@ class ApprovalDecision(Body):
 
     decision: Annotated[Decision, doc("Whether the caller approves or rejects the waiting step.")]
     version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the caller was shown.")
-    args: Annotated[
-        Json | None, doc("With `confirm`: arguments to replace the step's, if the plan is theirs or a rule allows it.")
-    ] = None
-    reason: Annotated[
-        Annotated[str, Field(max_length=MAX_REASON_CHARS)] | None, doc("The reason, for the user and the model.")
-    ] = None
+    args: Annotated[Json | None, doc("With `confirm`: new arguments, if the plan is theirs or a rule allows.")] = None
+    reason: Annotated[str | None, Field(max_length=MAX_REASON_CHARS), doc("The reason, for user and model.")] = None
     channel: Annotated[Literal["button", "terminal"], doc("Where the decision is made, for the audit.")] = "button"
 
     @pydantic.model_validator(mode="after")
@@ -198,10 +196,7 @@ class FleetReset(ToolReset):
 
     all: Annotated[bool, doc("True to reset all tools in all sessions, without naming a tool or a session.")] = False
     session_id: Annotated[Name | None, doc("The only session to reset, of any user; null for all.")] = None
-    scope: Annotated[
-        Literal["fleet", "sessions", "all"],
-        doc("Whether to reset the state for all sessions, the sessions' own, or both."),
-    ] = "all"
+    scope: Annotated[ResetScope, doc("What to reset: the state for all sessions, the sessions' own or both.")] = "all"
 
     @pydantic.model_validator(mode="after")
     def _fits(self) -> Self:
@@ -234,9 +229,7 @@ class LimitsToSet(Body):
     turns_per_minute: Annotated[UserLimit | None, doc("The most turns that may begin in a minute.")] = None
     concurrent_turns: Annotated[UserLimit | None, doc("The most turns that may be open at once.")] = None
     tokens_per_day: Annotated[UserLimit | None, doc("The most tokens of models in a day.")] = None
-    cost_per_day: Annotated[
-        Annotated[float, Field(ge=0, le=1e9)] | None, doc("The most that models may cost in a day, in US dollars.")
-    ] = None
+    cost_per_day: Annotated[float | None, Field(ge=0, le=1e9), doc("The most US dollars for models in a day.")] = None
 
 
 class MessageFeedback(Body):

@@ -13,6 +13,7 @@ from segue.api import deps, schemas
 from segue.api.chat import Client
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, Parts, SessionId, router_of
 from segue.api.problems import problems
+from segue.api.schemas import Page, Paged
 from segue.domain import session as domain
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
@@ -48,6 +49,8 @@ _SEARCHED: TypeAdapter[tuple[datetime, str] | tuple[datetime, str, int]] = TypeA
 )
 
 PLAIN = schemas.NewSession()
+MARKDOWN: schemas.Responses = {200: {"content": {"text/markdown": {"schema": {"type": "string"}}}}}
+EXPORT = {**MARKDOWN, **problems("nothing_to_export", "conversation_too_long")}
 router = router_of("sessions", "/sessions")
 feedback_router = router_of("feedback")
 
@@ -88,12 +91,12 @@ async def make_session(client: Client, wishes: schemas.NewSession) -> Session:
 async def list_sessions(
     services: Parts,
     caller: Caller,
-    paging: schemas.Paged,
+    paging: Paged,
     *,
     query: AllWords = None,
     archived: Annotated[bool, Query(description="Only archived sessions, or only the others.")] = False,
     pinned: Annotated[bool | None, Query(description="Only pinned sessions or only others; all if left out.")] = None,
-) -> schemas.Page[Session | domain.FoundSession | UnreadableSession]:
+) -> Page[Session | domain.FoundSession | UnreadableSession]:
     """Lists the caller's sessions, the latest active first. Archived sessions come only with `archived=true`. With
     `query` it lists the sessions that have all its words in the title or in one message, which `snippet` shows. A page
     of a search looks at 2,000 sessions and 10,000 messages, so even a short or empty one may have a `next_cursor`.
@@ -103,7 +106,7 @@ async def list_sessions(
         after = SearchPosition(*reached) if (reached := paging.after(_SEARCHED)) else None
         hits, behind = await services.read(search_sessions, caller, words, **which, after=after, limit=paging.limit)
         position = [each for each in astuple(behind) if each is not None] if behind else None
-        return schemas.Page([*hits], schemas.encode_cursor(position) if position else None)
+        return Page([*hits], schemas.encode_cursor(position) if position else None)
     found = await services.read(session_store.list_sessions, caller, **which, **paging.behind(_ACTIVITY))
     return paging.page(found, lambda session: [session.updated_at, session.id])
 
@@ -141,7 +144,7 @@ async def list_messages(
     session_id: SessionId,
     services: Parts,
     caller: Caller,
-    paging: schemas.Paged,
+    paging: Paged,
     order: Order = "asc",
     before: Before = history.MAX_SEQ,
     around: Around = None,
@@ -205,14 +208,7 @@ async def get_memory(session_id: SessionId, services: Parts, caller: Caller) -> 
     return SessionMemory(short_term=memory, ttl_s=ttl_s, long_term=[memory for memory, _ in known])
 
 
-@router.get(
-    "/{session_id}/export",
-    response_model=Recording,
-    responses={
-        200: {"content": {"text/markdown": {"schema": {"type": "string"}}}},
-        **problems("nothing_to_export", "conversation_too_long"),
-    },
-)
+@router.get("/{session_id}/export", response_model=Recording, responses=EXPORT)
 async def export_session(
     session_id: SessionId,
     services: Parts,
@@ -249,9 +245,7 @@ async def rate_message(
 
 
 @feedback_router.get("/feedback", responses=problems("forbidden"))
-async def get_feedback(
-    services: Parts, _: Ops, paging: schemas.Paged, rating: Rated = None
-) -> schemas.Page[domain.Feedback]:
+async def get_feedback(services: Parts, _: Ops, paging: Paged, rating: Rated = None) -> Page[domain.Feedback]:
     """Lists the ratings of all users. Newest first, without the messages. Needs the scope `ops`."""
     found = await services.read(session_store.list_feedback, rating=rating, **paging.behind(schemas.BY_SEQ))
     return paging.page_of_placed(found)

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.api import deps, schemas
 from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Parts, Services, SessionId, ToolCallId, router_of
 from segue.api.problems import problems
-from segue.api.schemas import StatusChange, ToolReset
+from segue.api.schemas import BINARY, AnyLimit, FleetStatusChange, Page, Paged, Responses, StatusChange, ToolReset
 from segue.domain import tool as domain
 from segue.domain.errors import InvalidRequest, NotFound, existing
 from segue.domain.field_types import doc
@@ -41,9 +41,7 @@ results_router = router_of("tool results", "/sessions/{session_id}/tool-results"
 receipts_router = router_of("receipts")
 
 LONGEST = timedelta(days=366)
-ONE_PART: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
+ONE_PART: Final[Responses] = {200: {"content": {"application/octet-stream": {"schema": BINARY}}}}
 OF_RESULTS = problems("tool_result_expired", "tool_result_part_not_found", "invalid_path")
 
 _CHANGE_POSITION, _RESULT_POSITION = schemas.id_position("chg"), schemas.id_position("call")
@@ -75,9 +73,7 @@ class ToolDescription:
 
 
 @router.get("")
-async def list_tools(
-    services: Parts, caller: Caller, origin: OriginDep, _: schemas.AnyLimit = 50
-) -> schemas.Page[ToolDescription]:
+async def list_tools(services: Parts, caller: Caller, origin: OriginDep, _: AnyLimit = 50) -> Page[ToolDescription]:
     """Lists the tools that the caller may use, as the model sees them."""
     specs = [tool.spec for tool in services.tools.tools_for(caller, origin.groups).values()]
     changed = await changed_at(services.database, specs)
@@ -92,7 +88,7 @@ async def list_tools(
         )
         for spec in specs
     ]
-    return schemas.Page(described, None)
+    return Page(described, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +143,8 @@ async def set_tool_state(
 
 @states_router.get("/sessions/{session_id}/tool-states/history")
 async def list_state_changes(
-    session_id: SessionId, services: Parts, caller: Caller, paging: schemas.Paged, tool: StateFilter = None
-) -> schemas.Page[domain.StatusMoved]:
+    session_id: SessionId, services: Parts, caller: Caller, paging: Paged, tool: StateFilter = None
+) -> Page[domain.StatusMoved]:
     """Lists the changes of tools' statuses in a session. Newest first."""
     of = caller, session_id
     found = await services.read_in(*of, list_changes, *of, tool=tool, **paging.behind(_CHANGE_POSITION))
@@ -159,7 +155,7 @@ async def list_state_changes(
 async def get_fleet_tool_states(
     services: Parts,
     _: Ops,
-    paging: schemas.Paged,
+    paging: Paged,
     status: Annotated[ToolStatus | None, Query(description="Only tools and sessions with this status.")] = None,
     tool: StateFilter = None,
 ) -> FleetToolStates:
@@ -172,9 +168,7 @@ async def get_fleet_tool_states(
 
 
 @states_router.put("/tool-states/{tool}", responses=problems("forbidden"))
-async def set_fleet_tool_state(
-    tool: ToolName, body: schemas.FleetStatusChange, services: Parts, operator: Ops
-) -> ToolState:
+async def set_fleet_tool_state(tool: ToolName, body: FleetStatusChange, services: Parts, operator: Ops) -> ToolState:
     """Sets the status of a tool in all sessions. It overrides that of each session until an operator sets it to
     `available`, or until the time `until`. Needs the scope `ops`.
     """
@@ -250,11 +244,11 @@ async def list_tool_results(
     session_id: SessionId,
     services: Parts,
     caller: Caller,
-    paging: schemas.Paged,
+    paging: Paged,
     tool: Annotated[schemas.NameFilter, Query(description="Lists only calls of this tool.")] = None,
     turn_id: Annotated[schemas.NameFilter, Query(description="Lists only calls of this turn.")] = None,
     status: Annotated[CallStatus | None, Query(description="Only calls with this status.")] = None,
-) -> schemas.Page[ToolCall | UnreadableCall]:
+) -> Page[ToolCall | UnreadableCall]:
     """Lists the tool calls of a session. Newest first, without their results."""
     options = {"tool": tool, "turn_id": turn_id, "status": status, **paging.behind(_RESULT_POSITION)}
     of = caller, session_id
@@ -293,7 +287,7 @@ def _download(call: ToolCall, part: BinaryPart, number: int) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiptPage(schemas.Page[Receipt]):
+class ReceiptPage(Page[Receipt]):
     """A page of receipts, and the end of their chain. `segue receipts verify` reads it."""
 
     head: Annotated[ChainHead | None, doc("The newest receipt of the session; null if it has none.")]
@@ -301,7 +295,7 @@ class ReceiptPage(schemas.Page[Receipt]):
 
 @receipts_router.get("/sessions/{session_id}/receipts", responses=problems("forbidden"))
 async def list_receipts(
-    session_id: SessionId, services: Parts, identity: IdentityDep, origin: OriginDep, paging: schemas.Paged
+    session_id: SessionId, services: Parts, identity: IdentityDep, origin: OriginDep, paging: Paged
 ) -> ReceiptPage:
     """Lists the receipts of a session: what its calls changed, and who approved them. Oldest first. Sessions of other
     users need the scopes `ops` and `ops:content`.

@@ -133,9 +133,7 @@ async def rotate_api_key(
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
 async def revoke_api_key(key_id: KeyId, services: Parts, keys: KeysDep, operator: Ops) -> None:
-    """Revokes an API key. This process refuses it at once, others within a second. Needs the scope `ops`, and
-    AUTH=api_key.
-    """
+    """Revokes an API key. Every process refuses it within a second. Needs the scope `ops`, and AUTH=api_key."""
     async with services.database.transaction() as connection:
         revoked = await revoke_key(connection, key_id)
         await record_act(connection, operator, "revoke_key", details={"key_id": key_id, "user": revoked.owner})

@@ -112,9 +112,7 @@ class RunFrames:
         calls = page_calls(open_plan, {"parentMessageId": answer["message"]["id"]}, begun)
         return [*self._unsaid(answer["message"]), *calls, self.finished(open_plan, answer, result)]
 
-    def finished(
-        self, open_plan: Plan | None, answer: Mapping[str, Any] | None = None, result: bytes | None = None
-    ) -> bytes:
+    def finished(self, open_plan: Plan | None, answer: Json | None = None, result: bytes | None = None) -> bytes:
         """Returns the end of a run that has not failed: an interrupt if a plan waits for the user."""
         interrupt = _interrupt(open_plan, answer) if open_plan is not None else None
         outcome = {"outcome": {"type": "interrupt", "interrupts": [interrupt]}} if interrupt else {}
@@ -224,9 +222,7 @@ class ResumeEntry(CamelInput):
 class ForwardedProps(CamelInput):
     """Options that the application sets for Segue."""
 
-    on_disconnect: Annotated[
-        Literal["cancel", "continue"], doc("Whether the turn goes on if the client disconnects.")
-    ] = "continue"
+    on_disconnect: Annotated[Literal["cancel", "continue"], doc("What to do if the client disconnects.")] = "continue"
     model: Annotated[ClientId | None, doc("The model that answers, of the agent's `models`; null for `model`.")] = None
 
 
@@ -332,10 +328,8 @@ async def _open_plan(client: Client, session_id: str) -> Plan | None:
     return None
 
 
-RESPONSES: dict[int | str, Any] = {
-    200: {"description": "The events of the run", "content": EVENTS},
-    **problems(*OF_DOORS, *OF_DECISIONS, "client_tools", "option_not_allowed"),
-}
+OF_RUNS: Final = (*OF_DOORS, *OF_DECISIONS, "client_tools", "option_not_allowed")
+RESPONSES = {**problems(*OF_RUNS), 200: {"description": "The events of the run", "content": EVENTS}}
 
 
 @router.post("/agui", response_class=Response, responses=RESPONSES)

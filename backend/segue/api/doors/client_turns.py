@@ -101,7 +101,7 @@ async def _named_now(client: Client, sent: SentMessage, client_id: str) -> Sessi
         last = await last_in_history(connection, found.id) if found is not None else None
         if last is None or not await _ends_with(connection, last, history):
             found = None
-    return await _named(client, sent, history, found, client_id)
+    return await _named(client, sent, history, found, client_id, instead_of=None)
 
 
 async def _in_session(client: Client, session: Session, sent: SentMessage) -> tuple[Session, ChatRequest]:
@@ -162,13 +162,7 @@ async def note_heard(client: Client, turn: TurnKey) -> None:
 
 
 async def _named(
-    client: Client,
-    sent: SentMessage,
-    history: _History,
-    found: Session | None,
-    name: str,
-    *,
-    instead_of: str | None = None,
+    client: Client, sent: SentMessage, history: _History, found: Session | None, name: str, *, instead_of: str | None
 ) -> Session:
     """Returns the session found, now of this name, or a new one that takes it from `instead_of`. Raises NameTaken."""
     if found is None:

@@ -56,6 +56,7 @@ METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 router = router_of("doors", route_class=DoorRoute)
 
+Strategy = Literal["reject", "interrupt", "rollback", "enqueue"]
 OwnThreadId = Annotated[str, doc("The client's own id of the thread, or the id of a session.")]
 ThreadId = Annotated[str, Path(description="The client's own id of the thread, or the id of a session.")]
 AssistantId = Annotated[str, Path(description="The id of an agent that `GET /agents` lists.")]
@@ -83,10 +84,7 @@ class NewRun(_Sent):
     command: Annotated[Json | None, doc("`resume` answers an interrupt, `goto: __end__` rejects it.")] = None
     stream_mode: Annotated[list[StreamMode] | StreamMode | None, doc("What to stream; null for `values`.")] = None
     checkpoint: Annotated[Json | None, doc("The state to go on from; an older one makes a branch.")] = None
-    multitask_strategy: Annotated[
-        Literal["reject", "interrupt", "rollback", "enqueue"] | None,
-        doc("What to do while another run of the thread is open; null for `enqueue`."),
-    ] = None
+    multitask_strategy: Annotated[Strategy | None, doc("What to do if another run is open; null for `enqueue`.")] = None
     on_disconnect: Annotated[Literal["cancel", "continue"] | None, doc("`cancel` ends the run on disconnect.")] = None
 
     @property

@@ -268,9 +268,7 @@ def answer_of(resume: object, plan: Plan | None) -> ResumeAnswer:
         steps = zip(plan.waiting_steps if plan is not None else (), answers, strict=False)
         return replace(yes, chosen=frozenset(step.id for step, each in steps if each == yes))
     if any(each != first for each in answers) or (first.edits and names not in ([], [first.edits])):
-        raise InvalidRequest(
-            "Of what is asked together each is approved or rejected, none edited. Say in words what you want."
-        )
+        raise InvalidRequest("What is asked together is approved or rejected, not edited. Say in words what you want.")
     return first
 
 

@@ -56,9 +56,7 @@ class CompletionMessage(BaseModel):
 
     role: Annotated[Literal["assistant"], doc("Always `assistant`.")] = "assistant"
     content: Annotated[str | None, doc("The text of the answer; null if there is a `refusal`.")]
-    refusal: Annotated[
-        str | None, doc("The text in place of the wanted JSON: a plan's question, or an answer that the service wrote.")
-    ] = None
+    refusal: Annotated[str | None, doc("The text in place of JSON: a plan's question, or the service's words.")] = None
     annotations: Annotated[list[Json], doc("Web pages that the answer rests on, as `url_citation`.")] = []
 
 
@@ -261,10 +259,11 @@ async def answer_of(client: Client, turn: TurnKey) -> Json:
 
 
 DONE: Final = b"data: [DONE]\n\n"
-CHUNKS: Final = described_stream(
+_CHUNKS: Final = described_stream(
     "Chunks as OpenAI sends them, the last one `[DONE]`.",
     'data: {"id":"chatcmpl-…","choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\ndata: [DONE]\n\n',
 )
+OR_CHUNKS: Final[dict[int | str, Json]] = {200: {"content": _CHUNKS}}
 
 router = router_of("doors", "/v1", route_class=DoorRoute)
 
@@ -285,9 +284,7 @@ def _model(speaker: Speaker) -> ModelOfAgent:
     return ModelOfAgent(id=speaker.id, name=speaker.agent.name, description=speaker.agent.description)
 
 
-@router.post(
-    "/chat/completions", response_model=Completion, responses={200: {"content": CHUNKS}, **problems(*OF_OPENAI)}
-)
+@router.post("/chat/completions", response_model=Completion, responses={**OR_CHUNKS, **problems(*OF_OPENAI)})
 async def create_chat_completion(body: CompletionBody, client: DoorClient) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that `X-Session-Id` or
     another place names, else the one that has the earlier messages; docs/frontends.md says more.

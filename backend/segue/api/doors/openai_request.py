@@ -62,6 +62,7 @@ _ROLE: Final = {"properties": {"role": {"type": "string", "enum": list(_ROLES)}}
 _TYPE: Final = {"properties": {"type": {"type": "string"}}, "required": ["type"]}
 Sent = Annotated[Json, AfterValidator(_with_role), WithJsonSchema({"type": "object", **_ROLE})]
 SentItem = Annotated[Json, AfterValidator(_role_or_type), WithJsonSchema({"type": "object", "anyOf": [_ROLE, _TYPE]})]
+Messages = Annotated[list[Sent], Field(min_length=1, max_length=MAX_MESSAGES)]
 Items = Annotated[list[SentItem], Field(min_length=1, max_length=MAX_MESSAGES)]
 TokenLimit = Annotated[Annotated[int, Field(ge=1, lt=2**31)] | None, doc("The most tokens of each model answer.")]
 
@@ -74,20 +75,14 @@ class OpenAIBody(BaseModel):
     model: Annotated[str, Field(min_length=1, max_length=200), doc("The id of an agent, from `GET /v1/models`.")]
     stream: Annotated[bool | None, doc("Whether to answer with events.")] = None
     conversation: Annotated[str | Json | None, doc("The id of the conversation, or an object with it as `id`.")] = None
-    metadata: Annotated[
-        Json | None, doc("`session_id`, `thread_id` or `conversation_id` in it names the conversation.")
-    ] = None
-    temperature: Annotated[
-        Annotated[float, Field(ge=0, le=2)] | None, doc("The temperature of the model, if it takes one.")
-    ] = None
+    metadata: Annotated[Json | None, doc("`session_id`, `thread_id` or `conversation_id` names the session.")] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2), doc("The temperature of the model, if it has one.")] = None
 
 
 class CompletionBody(OpenAIBody):
     """A conversation whose last message is new. docs/frontends.md says which other fields are refused."""
 
-    messages: Annotated[
-        list[Sent], Field(min_length=1, max_length=MAX_MESSAGES), doc("The messages. Only the user's last one is new.")
-    ]
+    messages: Annotated[Messages, doc("The messages. Only the user's last one is new.")]
     stream_options: Annotated[Json | None, doc("With `include_usage` the last chunk has the usage of the turn.")] = None
     response_format: Annotated[Json | None, doc("The format of the answer: `json_schema` or `json_object`.")] = None
     stop: Annotated[StopText | Stops | None, doc("Texts before the first of which the answer ends.")] = None

@@ -45,6 +45,7 @@ _REFUSAL: Final = "refusal"
 _WORDS: Final = {_TEXT: "text", _REFUSAL: "refusal"}  # where the words of a part stand
 _BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {_TEXT: {"logprobs": []}, _REFUSAL: {}}
 
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ResponseId = Annotated[str, Path(max_length=200, description="The id of a response.")]
 ConversationId = Annotated[str, Path(max_length=200, description="The id of a session, or the client's own.")]
 
@@ -57,9 +58,7 @@ class OpenAIResponse(BaseModel):
     id: Annotated[str, doc("The id of the response, for `previous_response_id`.")]
     object: Annotated[Literal["response"], doc("Always `response`.")] = "response"
     created_at: Annotated[int, doc("When the response was asked for, in seconds since 1970.")]
-    status: Annotated[
-        Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"], doc("The turn's status.")
-    ]
+    status: Annotated[ResponseStatus, doc("The turn's status.")]
     model: Annotated[str, doc("The id of the agent that answers.")]
     output: Annotated[list[Json], doc("The tool calls, as `mcp_call` with their output, then the message.")]
     conversation: Annotated[dict[str, str] | None, doc("The session, as `id`; null for tasks such as a title.")] = None
@@ -127,9 +126,7 @@ async def cancel_response(response_id: ResponseId, client: DoorClient) -> Respon
 
 @router.delete("/responses/{response_id}", responses=problems("in_conversation"))
 async def delete_response(response_id: ResponseId, client: DoorClient) -> Json:
-    """Deletes a response and its session, if it is the only one of the session. One of several is refused: what came
-    after rests on it.
-    """
+    """Deletes a response with its session, if that has no other. One of several is refused: later ones rest on it."""
     turn = await _turn_of(client, response_id)
     if len(await client.services.read(list_turns, client.caller, turn.session_id, before=None, limit=2)) > 1:
         raise app_error("in_conversation", session_id=turn.session_id)
