@@ -50,7 +50,8 @@ SCHEMA: Final = "segue_restore"
 ASK_AGAIN_S: Final = 0.2
 MIGRATION_S: Final = 10.0  # for a process that is starting to look at the schema
 OTHERS_S: Final = 3.0  # for a process that was just stopped to be gone, and a command to end
-COPY_TIMEOUT_S: Final = 21_600.0  # of one table; a copy that is cut off is never taken for a whole one
+# Of one table, in six hours at most: a copy that is cut off is never taken for a whole one.
+_AS_TEXT: Final[dict[str, Any]] = {"format": "text", "timeout": 21_600.0}
 SWAP_TIMEOUT_S: Final = 600.0  # files of gigabytes are unlinked
 
 _COLUMNS: Final = text("""
@@ -274,9 +275,7 @@ async def _copy(
             out.write(chunk)
             member.count(chunk)
 
-        status = await driver.copy_from_table(
-            table, columns=list(columns), output=keep, format="text", timeout=COPY_TIMEOUT_S
-        )
+        status = await driver.copy_from_table(table, columns=list(columns), output=keep, **_AS_TEXT)
     sequences = {column: await driver.fetchval(_LAST, sequence) for column, sequence in columns.items() if sequence}
     return TableCopy(tuple(columns), rows_of(status), member.size_bytes, member.sha256, sequences)
 
@@ -364,9 +363,7 @@ async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy
                 member.count(chunk)
                 yield chunk
 
-    status = await driver.copy_to_table(
-        name, source=chunks(), columns=table.columns, schema_name=SCHEMA, format="text", timeout=COPY_TIMEOUT_S
-    )
+    status = await driver.copy_to_table(name, source=chunks(), columns=table.columns, schema_name=SCHEMA, **_AS_TEXT)
     if (rows_of(status), member.size_bytes, member.sha256) != (table.rows, table.size_bytes, table.sha256):
         raise app_error("backup_unreadable", path=archive.filename, why=f"{name} is not what was backed up")
     for column, last in table.sequences.items():

@@ -44,6 +44,8 @@ ADDS: Final = mcp_types.ToolAnnotations(destructive_hint=False, open_world_hint=
 ACTS: Final = mcp_types.ToolAnnotations(destructive_hint=True, open_world_hint=True)
 FORM_ID: Final = "decision"  # the form, among what a client of the newer protocol answers
 
+_OWN_ID_IS: Final = "Yours: sent again with it, it is the same message."
+OwnId = Annotated[str | None, Field(pattern=r"^[\x21-\x7e]{1,100}$", description=_OWN_ID_IS)]
 SessionArgument = Annotated[str, Field(max_length=200, description="As start_session and list_sessions give it.")]
 
 
@@ -159,10 +161,7 @@ class Tools:
         session_id: SessionArgument,
         message: Annotated[str, Field(min_length=1, max_length=LONGEST_MESSAGE, description="What to tell the agent.")],
         ctx: McpContext,
-        message_id: Annotated[
-            str | None,
-            Field(pattern=r"^[\x21-\x7e]{1,100}$", description="Yours: sent again with it, it is the same message."),
-        ] = None,
+        message_id: OwnId = None,
     ) -> ToolAnswer:
         """Say something to the agent, and get its answer once it has it. The agent may call tools. A step that needs
         an approval waits for a person: a yes in your message does not count as one.

@@ -134,12 +134,10 @@ def serve(
     url: ServiceUrl = None,
     api_key: ServiceKey = None,
     port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65_535, help="Listen on this port of 127.0.0.1, instead of stdin. Callers send keys."),
+        int | None, typer.Option(min=1, max=65_535, help="Listen here on 127.0.0.1, not on stdin. Callers send keys.")
     ] = None,
     decide: Annotated[
-        bool,
-        typer.Option("--decide", help="Let the calling model decide on plans, where its client cannot ask a person."),
+        bool, typer.Option("--decide", help="Let the calling model decide on plans if its client cannot ask a person.")
     ] = False,
 ) -> None:
     """Offer the agents of a running service as an MCP server on stdin and stdout, for editors and other agents."""

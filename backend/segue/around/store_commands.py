@@ -144,9 +144,7 @@ async def limits(
     turns_per_minute: AtMost = None,
     concurrent_turns: AtMost = None,
     tokens_per_day: AtMost = None,
-    cost_per_day: Annotated[
-        float | None, typer.Option(min=0, max=1e9, help="In dollars; the models need a price in PRICES_FILE.")
-    ] = None,
+    cost_per_day: Annotated[float | None, typer.Option(min=0, max=1e9, help="In dollars; needs PRICES_FILE.")] = None,
     *,
     clear: Annotated[bool, typer.Option("--clear", help="Put the settings in force again first.")] = False,
 ) -> None:
@@ -232,7 +230,7 @@ ValidDays = Annotated[int | None, typer.Option(min=1, max=36_500, help="How long
 Hours = Annotated[int, typer.Option(min=0, max=8784, help="How long the old one still works.")]
 
 
-def _known_scopes(given: list[str] | None) -> list[str] | None:
+def _known(given: list[str] | None) -> list[str] | None:
     if unknown := set(given or ()).difference(SCOPES):
         raise refusal(f"There is no scope {', '.join(sorted(unknown))}; there is: {', '.join(SCOPES)}.")
     return given
@@ -244,8 +242,7 @@ async def create(
     stores: OpenStores,
     user: Annotated[str, typer.Option("--user", help="Whose it is.", callback=_one_of(is_user))],
     scope: Annotated[
-        list[str] | None,
-        typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.", callback=_known_scopes),
+        list[str] | None, typer.Option(help=f"What else it may do: {', '.join(SCOPES)}. Repeatable.", callback=_known)
     ] = None,
     group: Annotated[list[str] | None, typer.Option(help="A group that its user is in. Repeatable.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="A role of its user, such as approver. Repeatable.")] = None,

@@ -56,9 +56,7 @@ async def server_urls(
 
 
 @contextmanager
-def servers_under_way(
-    database_url: "SecretStr | None", redis_url: "SecretStr | None", data_dir: Path
-) -> Iterator[None]:
+def servers_under_way(database_url: "SecretStr | None", redis_url: "SecretStr | None", folder: Path) -> Iterator[None]:
     """Starts embedded servers if a URL is missing, while the block goes on, and keeps them until it ends. `server_urls`
     waits for them in there, and raises what keeps them from starting.
     """
@@ -66,7 +64,7 @@ def servers_under_way(
     def start() -> None:
         from segue.around.embedded import servers  # noqa: PLC0415 (see above)
 
-        held.enter_context(servers.embedded_servers(data_dir))
+        held.enter_context(servers.embedded_servers(folder))
 
     with ExitStack() as held, ThreadPoolExecutor(1) as starting:
         if database_url is None or redis_url is None:

@@ -126,7 +126,7 @@ def named(tool: vocab.OfferedTool, request: Request) -> str | None:
 
 def _listed(tool: vocab.OfferedTool, request: Request) -> str | None:
     """Returns the id at the place that the message speaks of, in the newest result that lists such things."""
-    verbs = (vocab.concepts(request.text) & vocab.VERBS) or frozenset({"read"})
+    verbs = (vocab.concepts(request.text) & vocab.VERBS) or vocab.READ
     openers = {each.name for each in request.tools if each.opens}
     one_of_many = vocab.ordinal(request.text) > 0 or "oldest" in vocab.concepts(request.text)
     lists = (each for each in request.newest_first if not (one_of_many and each.tool in openers))
@@ -239,17 +239,12 @@ def extract_facts(request: str) -> str:
     What the user wants done is no fact: `call my wife` notes nothing, `my name is Bob, find my mails` the name.
     """
     fields = orjson.loads(str(request))  # LangChain's text is a subclass of str, which orjson refuses
-    facts = [
-        {
-            "content": stated[:MAX_CONTENT_CHARS],
-            "kind": _KINDS.get(kind, kind),
-            "supersedes": next((each["id"] for each in fields["known"] if is_about(sentence, each["fact"])), None)
-            if kind == "correction"
-            else None,
-        }
-        for sentence, kind in cued_sentences(fields["user_said"])
-        for stated in _statements(sentence, kind)
-    ]
+    facts: list[dict[str, Any]] = []
+    for sentence, kind in cued_sentences(fields["user_said"]):
+        corrected = fields["known"] if kind == "correction" else ()
+        supersedes = next((each["id"] for each in corrected if is_about(sentence, each["fact"])), None)
+        more = {"kind": _KINDS.get(kind, kind), "supersedes": supersedes}
+        facts += [{"content": each[:MAX_CONTENT_CHARS], **more} for each in _statements(sentence, kind)]
     return orjson.dumps({"facts": facts}).decode()
 
 

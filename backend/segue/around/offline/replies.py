@@ -237,7 +237,7 @@ def _accepted(talk: Talk, text: str) -> AIMessage | None:
         names = result.names_for(tool) if tool else []
         if not (tool and tool.opens and names and names[0] in question):
             continue
-        if tool.does(vocab.concepts(text) & vocab.VERBS or frozenset({"read"})):
+        if tool.does(vocab.concepts(text) & vocab.VERBS or vocab.READ):
             named = arguments_for(tool, request).get(tool.opens) if text else None
             return call_to(tool, {tool.opens: named or names[0]})
     return None

@@ -27,7 +27,8 @@ NAMING_ENDINGS = ("id", "key", "sku", "code", "number", "path", "file", "filenam
 KEPT_WORDS = 4096  # of so many names and descriptions of tools: to find them takes milliseconds
 _COUNTED = re.compile(r"(?:^|— )(?:\d+ of )?(\d+) \w")  # as `tools/summaries.py` says it
 WEB_SEARCH = "web_search"
-LOOKS = frozenset({"search", "read"})  # the verbs that change nothing
+READ = frozenset({"read"})
+LOOKS = READ | {"search"}  # the verbs that change nothing
 _HAN = re.compile("[\u4e00-\u9fff]")
 JOINER = re.compile(  # a comma or an "and"; what follows is a step of its own if it begins with a verb
     r"\s*[,，、;；،]\s*(?:(?:and|e|ed|并且?)\s*)?|\s+(?:and|e|ed|y|et|und)\s+|并且?|\s+و(?=\w)", re.IGNORECASE
@@ -93,13 +94,9 @@ def _concepts() -> dict[str, Synonyms]:
 
 
 _ORDINALS = {int(place): Synonyms.of(listed) for place, listed in _VOCABULARY["ordinals"].items()}
-_SEQUENCE = re.compile(
-    "|".join(
-        word if _HAN.search(word) else rf"(?:,\s*)?(?<!\w){re.escape(word)}(?!\w)"
-        for word in _VOCABULARY["sequence"]["words"]
-    ),
-    re.IGNORECASE,
-)
+_THEN: Sequence[str] = _VOCABULARY["sequence"]["words"]
+_CUTS = (each if _HAN.search(each) else rf"(?:,\s*)?(?<!\w){re.escape(each)}(?!\w)" for each in _THEN)
+_SEQUENCE = re.compile("|".join(_CUTS), re.IGNORECASE)
 _FILLER = Synonyms.of(_VOCABULARY["filler"]["words"])
 
 
@@ -224,10 +221,8 @@ class LaterWords:
     def found(self, kind: str, text: str) -> tuple[str, re.Match[str]] | None:
         """Returns the meaning of the first row of a kind that is in a text, and where it is."""
         if kind not in self._rows:
-            pattern = _APART if kind in _WAYS else "{}"
-            self._rows[kind] = [
-                (what, re.compile(pattern.format(each), re.IGNORECASE)) for what, each in self._written(kind)
-            ]
+            form, rows = _APART if kind in _WAYS else "{}", self._written(kind)
+            self._rows[kind] = [(what, re.compile(form.format(each), re.IGNORECASE)) for what, each in rows]
         return next(((meaning, match) for meaning, each in self._rows[kind] if (match := each.search(text))), None)
 
     def number(self, text: str) -> int:
@@ -356,9 +351,7 @@ def described_words(text: str) -> frozenset[str]:
     return (concepts(text) & (VERBS | NOUNS)) | stems(text)
 
 
-def follow_up(
-    result: ShownResult, tools: Sequence[OfferedTool], verbs: frozenset[str] = frozenset({"read"})
-) -> OfferedTool | None:
+def follow_up(result: ShownResult, tools: Sequence[OfferedTool], verbs: frozenset[str] = READ) -> OfferedTool | None:
     """Returns the tool that does this with the things a result lists: it shares a noun and needs only a name."""
     able = (tool for tool in tools if tool.opens and tool.name != result.tool and tool.does(verbs))
     fitting = [tool for tool in able if result.nouns & tool.named]
