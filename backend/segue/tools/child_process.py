@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -43,8 +44,7 @@ async def in_child_process(
     places, of_users = known
     async with of_users.setdefault(current_user.get(), asyncio.Semaphore(AT_ONCE)), places:
         try:
-            with anyio.CancelScope(shield=True):  # anyio leaves a process behind whose start is cancelled
-                await anyio.to_process.run_sync(_prepare, work, needs)
+            await asyncio.shield(_prepared(work, needs))  # anyio leaves a process behind whose start is cancelled
         except (OSError, anyio.BrokenWorkerProcess) as error:
             raise TooMuch("needs a process that this machine does not start") from error
         try:
@@ -63,8 +63,21 @@ def has_many(json: str) -> bool:
     return json.count("[") + json.count("{") > MANY
 
 
+async def _prepared(*imported: object) -> None:
+    """An idle process that has just been killed may still be taken for a running one, of which there are AT_ONCE."""
+    for _ in range(AT_ONCE):
+        with suppress(anyio.BrokenWorkerProcess):
+            await anyio.to_process.run_sync(_prepare, *imported)
+            return
+    await anyio.to_process.run_sync(_prepare, *imported)
+
+
 def _prepare(*_: object) -> None:
-    """Runs in the child, which imports what it is given. JSON is no garbage while it is read."""
+    """Runs in the child, which imports what it is given. JSON is no garbage while it is read. Signals that a terminal
+    or a supervisor sends to all processes are for the parent, which answers what runs before it ends its children.
+    """
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = MAX_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, MAX_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
