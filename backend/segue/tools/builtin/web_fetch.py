@@ -36,15 +36,11 @@ _TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml)|application/(x-n
 _WEB_CODEC = re.compile(r"ascii|utf-(8|16|32).*|iso.+|cp\d+|koi8.+|gb.+|big5.*|euc.+|shift.+|mac.+|tis-620")
 _DECLARED = re.compile(rb"<(?:meta|\?xml)\b[^>]{1,200}?(?:charset|encoding)=[\"']?([\w.:-]{1,40})", re.IGNORECASE)
 _AS_BROWSERS = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
-# What texts of Western Europe and in Arabic have beside ASCII, as Windows writes them.
-_WESTERN = re.compile(
-    rb"(?![^\xff]*[\xc0-\xff]{3})[\0-\x80\x85\x91-\x97\x9c\xa0\xa1\xa3\xa7-\xab\xb0\xb7\xba\xbb"
-    rb"\xc0-\xc2\xc4\xc7-\xd4\xd6\xd9-\xdc\xdf-\xe2\xe4\xe7-\xef\xf1-\xf4\xf6\xf9-\xfc]*"
-)
-_ARABIC = re.compile(
-    rb"(?:[\0-\x7f\x85\x91-\x97\xa0\xab\xb0\xbb]++|[\xa1\xba\xbf](?![\xc0-\xff])|(?<![A-Za-z])"
-    rb"[\x8d\x8e\xc1-\xd6\xd8-\xdf\xe1\xe3-\xe6\xec\xed\xf0-\xf3\xf5\xf6\xf8\xfa]++(?![A-Za-z]))*+"
-)
+# What texts of Western Europe and in Arabic have beside ASCII, of the characters of their encodings in Windows.
+_SIGNS = r"\0-\x7f\xa0«°»…‘’“”•–—"
+_WESTERN = re.compile(rf"(?s)(?!.*[À-ÿ]{{3}})[{_SIGNS}€œ¡£§-ª·ºÀ-ÂÄÇ-ÔÖÙ-Üß-âäç-ïñ-ôöù-ü]*")
+_LETTERS = r"[\u0686\u0698\u0621-\u063a\u0640-\u0652]"
+_ARABIC = re.compile(rf"(?:[{_SIGNS}]++|[،؛؟](?!{_LETTERS})|(?<![A-Za-z]){_LETTERS}++(?![A-Za-z]))*+")
 
 
 def decoded(content: bytes, declared: str | None = None, *, is_whole: bool = True) -> str | None:
@@ -72,8 +68,9 @@ def _of_windows(content: bytes) -> str:
     common = sum(lead in range(0xB0, 0xD8) or lead in range(0xA1, 0xA4) for lead in leads)
     # The last third of the common characters: Korean, which is written alike, has none of these.
     is_chinese = common >= len(leads) * 0.8 and sum(lead in range(0xC9, 0xD8) for lead in leads) > len(leads) * 0.1
-    fits = {"cp1252": _WESTERN.fullmatch(content), "cp1256": _ARABIC.fullmatch(content), "gb18030": is_chinese}
-    fitting = [name for name, is_so in fits.items() if is_so and _decoded(content, name) is not None]
+    western, arabic, chinese = (_decoded(content, name) for name in ("cp1252", "cp1256", "gb18030"))
+    fits = {"cp1252": western and _WESTERN.fullmatch(western), "cp1256": arabic and _ARABIC.fullmatch(arabic)}
+    fitting = [name for name, is_so in {**fits, "gb18030": chinese and is_chinese}.items() if is_so]
     return fitting[0] if len(fitting) == 1 else ""
 
 
