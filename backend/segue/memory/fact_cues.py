@@ -8,8 +8,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from functools import lru_cache
-from itertools import chain, groupby, pairwise
+from functools import lru_cache, partial
+from itertools import chain, groupby, pairwise, takewhile
+from operator import eq
 from typing import Any, Final, get_args
 
 from segue.domain.session import MAX_CONTENT_CHARS, MemoryKind
@@ -26,7 +27,6 @@ _QUESTION: Final = re.compile(r"^\W*هل\s|[?？؟吗嗎][\s.。]*$")
 _ELISION: Final = re.compile(r"(?i)(?<!\w)([cdjlmnst]|qu|un|(?:a|co|da|de|ne|su)ll|quest|quell|dov|com)['’ʼ](?=\w\w)")
 
 _DAYS: Final = ("day_before_yesterday", "yesterday", "today", "tomorrow", "day_after_tomorrow")
-_SHIFTS: Final[Mapping[str, int | None]] = {**{day: at for at, day in enumerate(_DAYS, start=-2)}, "no_day": None}
 _POLARITIES: Final = ("not", "last", "without", "but", "plain", "why", "other", "me")
 SHORTEST_STEM: Final = 3  # letters
 STEM_SHARE: Final = 0.6
@@ -168,11 +168,15 @@ def parse_fact_words(sections: Mapping[str, Any]) -> FactWords:
         cues=match_phrases(cues.items()),
         synonyms={word: group for group, text in sections["synonyms"].items() for word in _words_in(text)},
         health=" ".join(dict.fromkeys(word for entry in health for word in _in_pairs(entry))),
-        negations={
-            language: match_phrases(kinds_by_phrase(language, lists, _POLARITIES, phrase_of=split_words).items())
-            for language, lists in sections["negations"].items()
-        },
+        negations=_by_language(sections["negations"], kinds=_POLARITIES),
     )
+
+
+def _by_language(sections: Mapping[str, Any], *, kinds: Collection[str]) -> Mapping[str, PhraseMatcher[str]]:
+    return {
+        language: match_phrases(kinds_by_phrase(language, lists, kinds, phrase_of=split_words).items())
+        for language, lists in sections.items()
+    }
 
 
 def _words_in(text: str) -> frozenset[str]:
@@ -181,29 +185,17 @@ def _words_in(text: str) -> frozenset[str]:
 
 _NO_PHRASES: Final[PhraseMatcher[str]] = match_phrases(())
 FACT_WORDS: Final = WordList("facts.toml", parse_fact_words)
-
-
-def _read_words(sections: Mapping[str, Any]) -> Mapping[str, PhraseMatcher[int | None]]:
-    return {
-        language: match_phrases(
-            (phrase, _SHIFTS[kind])
-            for phrase, kind in kinds_by_phrase(language, lists, _SHIFTS.keys(), phrase_of=split_words).items()
-        )
-        for language, lists in sections.items()
-    }
-
-
-WORDS: Final = WordList("days.toml", _read_words)
+WORDS: Final = WordList("days.toml", partial(_by_language, kinds=(*_DAYS, "no_day")))
 
 
 def days_meant(text: str, said_on: date) -> dict[Phrase, str]:
     """Returns by its words each day that a message names so, as a date (ISO 8601)."""
     words, matcher = split_words(text[:LONGEST_READ]), WORDS.now.get(detect_language(text, default=""))
     days: dict[Phrase, str] = {}
-    for phrase, shift in _phrases_in(words, matcher) if matcher else ():
+    for phrase, day in _phrases_in(words, matcher) if matcher else ():
         # In Korean `내일` is tomorrow and `내 일` my work: the letters are the same, and each is a word here.
-        if shift is not None and (not is_unspaced(phrase[0]) or "".join(phrase) in text):
-            days[phrase] = (said_on + timedelta(days=shift)).isoformat()
+        if day in _DAYS and (not is_unspaced(phrase[0]) or "".join(phrase) in text):
+            days[phrase] = (said_on + timedelta(days=_DAYS.index(day) - _DAYS.index("today"))).isoformat()
     return days
 
 
@@ -311,6 +303,5 @@ def _is_among(word: str, forms: set[str]) -> bool:
 
 def _is_form_of(word: str, other: str) -> bool:
     """`preferisce` and `preferisco`: they begin alike, and for most of their length."""
-    longer = max(len(word), len(other))
-    shared = next((at for at, letters in enumerate(zip(word, other, strict=False)) if len({*letters}) > 1), longer)
-    return min(shared, len(word), len(other)) >= max(SHORTEST_STEM, STEM_SHARE * longer)
+    shared = [*takewhile(bool, map(eq, word, other))]
+    return len(shared) >= max(SHORTEST_STEM, STEM_SHARE * max(len(word), len(other)))

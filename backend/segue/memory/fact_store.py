@@ -5,7 +5,7 @@ corrected fact keeps its row behind the one that replaced it, and is deleted wit
 import hashlib
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any, get_args
@@ -71,8 +71,7 @@ async def add_fact(
         "kind": fact.kind,
         **_worded(" ".join(fact.content.split())),
         "importance": fact.importance,
-        "session_id": source.session_id if source else None,
-        "message_id": source.message_id if source else None,
+        **(asdict(source) if source else {}),
         "created_at": now,
     }
     new = insert(memories).values(values)
@@ -261,9 +260,8 @@ async def facts_without_embedding(
     """Returns ids and contents of current facts whose embedding is missing or of another model, by owner. With `is_any`
     they are drawn by lot: one that the endpoint does not take is not always among them.
     """
-    of_another = (  # `!=` would not use the index
-        memories.c.embedding_model.is_(None), memories.c.embedding_model < model, memories.c.embedding_model > model
-    )  # fmt: skip
+    embedded_by = memories.c.embedding_model
+    of_another = (embedded_by.is_(None), embedded_by < model, embedded_by > model)  # `!=` would not use the index
     lacking = sa.select(memories.c.owner, memories.c.id, memories.c.content).where(_IS_CURRENT, sa.or_(*of_another))
     statement = (lacking.order_by(sa.func.random()) if is_any else lacking).limit(limit)
     found: dict[str, list[tuple[str, str]]] = {}

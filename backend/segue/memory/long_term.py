@@ -238,6 +238,5 @@ def _days(message: Message, time_zone: str) -> dict[Phrase, str]:
 def _message_that_says(content: str, messages: Iterable[Message], time_zone: str, *also: str) -> Message | None:
     # A message as long as a document was pasted: it is not the user who speaks in it.
     spoken = ((each, said_by_user(each)) for each in messages if len(each.content) <= fact_cues.LONGEST_READ)
-    return next(
-        (each for each, own in spoken if fact_cues.is_said(content, own, *_days(each, time_zone).values(), *also)), None
-    )
+    says = (each for each, own in spoken if fact_cues.is_said(content, own, *_days(each, time_zone).values(), *also))
+    return next(says, None)
