@@ -21,7 +21,7 @@ from segue.domain.errors import NotFound, app_error, existing
 from segue.domain.ids import Clock, new_id
 from segue.domain.session import READ_ATTACHMENT, Attached, Attachment
 from segue.domain.tool import Reference
-from segue.tools import attachment_texts
+from segue.tools import attachment_texts as texts
 from segue.tools.child_process import LARGE, TooMuch, in_child_process
 from segue.tools.normalize import IMAGES, PDF, BinaryPart, clean_text, payload_of
 from segue.tools.results import StoredResult, payload_of_stored, reference_of
@@ -63,9 +63,9 @@ class Attachments:
         """
         try:
             read = await _read(content, kind, max_bytes=self.settings.tool_result_max_bytes)
-        except attachment_texts.UnsupportedFile as refused:
+        except texts.UnsupportedFile as refused:
             raise app_error("unsupported_attachment", why=refused) from None
-        except attachment_texts.UnreadableFile as refused:
+        except texts.UnreadableFile as refused:
             raise app_error("unreadable_attachment", why=refused) from None
         last = clean_text(name).replace("\\", "/").rpartition("/")[2]
         values: dict[str, Any] = {
@@ -159,7 +159,7 @@ async def read_attached(
     rows = {row.id: row for row in await connection.execute(select(*_LISTED, *columns).where(*conditions))}
     outcomes, pages_left = dict[str, CallOutcome](), MAX_SHOWN_PAGES
     for row in filter(None, map(rows.get, (each.id for each in files))):
-        pages = attachment_texts.pages_in(row.summary) if row.media_type == PDF else 0
+        pages = texts.pages_in(row.summary) if row.media_type == PDF else 0
         outcomes[row.id] = await _outcome(row, is_short=0 < pages <= pages_left)
         pages_left -= pages if pages <= pages_left else 0
     return {each.id: outcomes.get(each.id, GONE) for each in files}
@@ -203,22 +203,18 @@ def _owned_session(owner: str, session_id: str, *, lock: bool = True) -> Select[
     return owned.with_for_update(read=True, key_share=True) if lock else owned
 
 
-async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> attachment_texts.ReadFile:
+async def _read(content: bytes, kind: str | None, *, max_bytes: int) -> texts.ReadFile:
     if not content:
-        raise attachment_texts.UnreadableFile("The file is empty.")
-    kind = kind or await to_thread.run_sync(attachment_texts.kind_of, content)
+        raise texts.UnreadableFile("The file is empty.")
+    kind = kind or await to_thread.run_sync(texts.kind_of, content)
     if kind in IMAGES:
-        return attachment_texts.ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
-    if len(content) <= LARGE and (
-        kind == attachment_texts.WORDS or (kind == attachment_texts.TEXT and not _MARKUP.search(content))
-    ):
-        return await to_thread.run_sync(attachment_texts.read_file, kind, content, max_bytes)
+        return texts.ReadFile(kind, "", f"{kind}, {len(content)} bytes", ())
+    if len(content) <= LARGE and (kind == texts.WORDS or (kind == texts.TEXT and not _MARKUP.search(content))):
+        return await to_thread.run_sync(texts.read_file, kind, content, max_bytes)
     try:
-        return await in_child_process(
-            attachment_texts.read_file, kind, content, max_bytes, deadline_s=attachment_texts.DEADLINE_S
-        )
+        return await in_child_process(texts.read_file, kind, content, max_bytes, deadline_s=texts.DEADLINE_S)
     except TooMuch as fault:
-        raise attachment_texts.UnreadableFile(f"To read the file {fault}.") from None
+        raise texts.UnreadableFile(f"To read the file {fault}.") from None
 
 
 _STORED = (

@@ -90,10 +90,8 @@ def named_objects(value: Any) -> Iterator[tuple[str, str, str | None]]:
     while places:
         path, item = places.popleft()
         if isinstance(item, dict):
-            titles, pages = (
-                [item[key] for key in keys if isinstance(item.get(key), str)] for keys in (_TITLES, _PAGES)
-            )
-            url = next((text for text in pages if text.startswith(("http://", "https://"))), None)
+            titles, urls = ([item[key] for key in keys if isinstance(item.get(key), str)] for keys in (_TITLES, _PAGES))
+            url = next((text for text in urls if text.startswith(("http://", "https://"))), None)
             if title := next(filter(None, titles), url):
                 yield path, title, url if url and len(url) <= MAX_URL_CHARS else None
         pairs = item.items() if isinstance(item, dict) else enumerate(item)

@@ -35,9 +35,7 @@ MAX_ANSWER: Final = 8000
 ENVELOPE_BYTES: Final = 500  # what an answer says beside the result
 LISTED: Final = 20
 MAX_ARGS_CHARS: Final = 200
-NO_TEXT: Final = (
-    "`query` finds words in a text, which this is not: give a path, such as items[?contains(name, 'Rossi')]."
-)
+NO_TEXT: Final = "`query` finds words in a text, which this is not: give a path, such as items[?contains(name, 'Ada')]."
 SEARCH_CONVERSATION: Final = defined("search_conversation")
 PROMISE: Final = defined("promise")
 

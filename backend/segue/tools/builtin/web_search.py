@@ -84,11 +84,9 @@ def _summary(args: dict[str, Any], answer: dict[str, Any]) -> str:
 
 
 async def _search_ddgs(new_ddgs: Callable[[], DDGS], threads: ThreadPoolExecutor, query: str, limit: int) -> list[Hit]:
-    def search() -> list[dict[str, Any]]:
-        return new_ddgs().text(query, max_results=limit)
-
     try:
-        found = await asyncio.get_running_loop().run_in_executor(threads, search)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(threads, lambda: new_ddgs().text(query, max_results=limit))
     except TimeoutException:
         raise ToolFailed("The search engines did not answer in time.") from None
     except DDGSException as error:
