@@ -5,6 +5,7 @@ CONFIRM_WORDS relies on is in docs/security.md. Asked right before a call runs, 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
@@ -30,16 +31,7 @@ from segue.language.utterance import own_words, parse_utterance, sentences_of, w
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.asked_words import (
-    is_about,
-    is_value,
-    names_action,
-    names_same,
-    offer_in,
-    parted,
-    question_in,
-    tool_words,
-)
+from segue.plans.asked_words import is_about, is_agreed, is_value, offer_in, parted, question_in, tool_words
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
@@ -50,7 +42,7 @@ MAX_RESULT_BYTES = 200_000
 MAX_SAID_SINCE = 20
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
-MOST_PARTED = 4  # messages in which is looked for what they keep from an action
+MOST_PARTED = 9  # texts in which is looked for what they keep from an action
 
 
 def agreement_in(state: TurnState) -> Agreement | None:
@@ -92,7 +84,10 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     if turn.context.settings.confirm_words == "never" or tool.spec.always_asks:
         return {}
     agreement = turn.agreement = turn.agreement or await _agreed_before(turn)
-    if agreement is None or call_key(request) in agreement.used or not _offers(agreement, tool.spec):
+    if agreement is None or call_key(request) in agreement.used:
+        return {}
+    name = tool.spec.original_name or tool.spec.name
+    if not is_agreed(name, agreement.answer, agreement.reply):
         return {}
     messages, results, succeeded = await _seen(turn)
     lapsed = turn.context.clock() - timedelta(seconds=turn.context.settings.plan_ttl_s)  # as a plan that waits does
@@ -103,7 +98,7 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     def find() -> Mapping[str, Any]:
         own = [(each, said_by_user(each)) for each in messages]
         quoted = [str(each.content) for each, text in own if each.role == "user" and text != each.content]
-        texts = _texts(agreement, tool.spec, own, request.args)
+        texts = _texts(agreement, name, own, request.args)
         return Shown(texts, results, quoted).missing(request.args, tool.spec.input_schema)
 
     missing = await to_thread.run_sync(find)
@@ -111,15 +106,6 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
         return missing
     agreement.used.add(call_key(request))
     return None
-
-
-def _offers(agreement: Agreement, tool: ToolSpec) -> bool:
-    """Returns whether the reply or the offer names the call's action or, if the offer names none, the answer does."""
-    offer = offer_in(agreement.answer) or ""
-    name = tool.original_name or tool.name
-    # Of several actions that are offered, `yes, send the mail` picks one.
-    named = is_about(agreement.reply, name) or (is_about(offer, name) and not names_same(agreement.reply, offer))
-    return named or (not names_action(offer) and is_about(agreement.answer, name))
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:
@@ -139,27 +125,23 @@ async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[st
 
 
 def _texts(
-    agreement: Agreement, tool: ToolSpec, messages: Sequence[tuple[Message, str]], args: Mapping[str, Any]
+    agreement: Agreement, tool: str, messages: Sequence[tuple[Message, str]], args: Mapping[str, Any]
 ) -> list[SeenText]:
     """Returns the texts that the user has read and written, those closest to the yes first."""
-    name = tool.original_name or tool.name
     offer, reply = offer_in(agreement.answer) or "", agreement.reply
-    of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, name)) for text in (reply, offer))
+    of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, tool)) for text in (reply, offer))
     # What is asked beside a yes names no value for it: `Yes, delete it. What does B say?` A model reads such a yes too.
     statements = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
-    values = [value for _, value in leaves(args) if not isinstance(value, bool)]
-
-    def seen(text: str, *, by_user: bool = False, about: bool = False) -> SeenText:
-        kept, left_out = parted(text, name, lambda part: any(map(SeenText(part).shows, values)))
-        return SeenText(kept, by_user=by_user, about=about, left_out=left_out)
-
-    nearest = [seen(of_reply, by_user=True, about=True), seen(statements, by_user=True)]
-    nearest += [seen(of_offer, about=True), seen(offer), seen(agreement.answer)]
-    said = ((each.role == "user", own if each.role == "user" else str(each.content)) for each, own in messages)
-    return nearest + [
-        seen(text, by_user=by_user) if at < MOST_PARTED else SeenText(text, by_user=by_user)
-        for at, (by_user, text) in enumerate(said)
+    seen = [SeenText(of_reply, by_user=True, about=True), SeenText(statements, by_user=True)]
+    seen += [SeenText(of_offer, about=True), SeenText(offer), SeenText(agreement.answer)]
+    seen += [
+        SeenText(own, by_user=True) if each.role == "user" else SeenText(str(each.content)) for each, own in messages
     ]
+    values = [value for _, value in leaves(args) if not isinstance(value, bool)]
+    for at, each in enumerate(seen[:MOST_PARTED]):
+        kept, left_out = parted(each.text, tool, lambda part: any(map(SeenText(part).shows, values)))
+        seen[at] = replace(each, text=kept, left_out=left_out)
+    return seen
 
 
 async def _is_yes(turn: TurnCalls, agreement: Agreement, request: RequestedCall) -> bool:

@@ -11,9 +11,10 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, islice, pairwise, permutations, takewhile
+from functools import cached_property, lru_cache
+from itertools import chain, islice, takewhile
 from typing import Any, Final
 
 from segue.language.detect_language import detect_language
@@ -67,8 +68,6 @@ class SeenText:
     prices = cached_property(lambda self: prices_in(self.own))
     money = cached_property(lambda self: {amount for amount, _ in self.prices})
     currencies = cached_property(lambda self: {code for _, code in self.prices})
-    plain = cached_property(lambda self: _plain(self.text))
-    plain_own = cached_property(lambda self: _plain(self.own))
     words = cached_property(lambda self: _words(self.own))
     clauses = cached_property(lambda self: [SeenText(each) for each in clauses_of(self.own)])
     without = cached_property(lambda self: SeenText(self.left_out))
@@ -102,10 +101,9 @@ class SeenText:
             return is_dated and (match[4] is None or (int(match[4]), int(match[5])) in self.times)
         if match := _TIME.fullmatch(text):
             return (int(match[1]), int(match[2])) in self.times
-        is_plain, is_word = _PLAIN.fullmatch(text) and text == " ".join(text.split()), " " not in text.strip()
-        if is_plain:
-            return stands_in(_plain(text), self.plain_own if is_word else self.plain)
-        return stands_in(text, self.own if is_word else self.text)
+        whole = self.text if " " in text.strip() else self.own
+        is_plain = _PLAIN.fullmatch(text) and text == " ".join(text.split())
+        return stands_in(_plain(text), _plain(whole)) if is_plain else stands_in(text, whole)
 
     def says(self, name: str) -> bool | None:
         """Returns whether its last sentence with a word that begins so says yes or no to it, None if it has none."""
@@ -116,9 +114,19 @@ class SeenText:
             return None
         return _NOES.isdisjoint((*words, *kinds_of(words, detect_language(self.text), LEXICON.now)))
 
-    def names_another(self, value: str, known: frozenset[str]) -> bool:
-        """Returns whether it has another id of this form, not one `known` of another kind unless it is `about`."""
-        return bool(self.ids.get(_form(value) or "", frozenset()) - ({value} if self.about else known | {value}))
+    def like(self, value: object) -> AbstractSet[object]:
+        """Returns what it has of the kind of a value: numbers, days, hours, ids of one form, or names."""
+        text = str(value)
+        if isinstance(value, int | float):
+            return self.numbers
+        if _DATE.fullmatch(text):
+            return {each[1:] for each in self.dates}
+        if _TIME.fullmatch(text):
+            return self.times
+        return self.names if text.istitle() and not any(map(str.isdigit, text)) else frozenset()
+
+    def ids_like(self, value: object) -> frozenset[str]:
+        return self.ids.get(_form(str(value)) or "", frozenset())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -160,7 +168,6 @@ class Shown:
                 self._holders[value].append((record, key))
             for detail in record.details:
                 self._ids_with_detail[record.place, detail].add(record.id)
-        self._neighbours: dict[Phrase, tuple[frozenset[str], frozenset[str]]] = {}
         self._checks_left = MAX_CHECKS
 
     def missing(self, args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,49 +243,33 @@ class Shown:
         """Returns the paths of those values that an offer of several things has for another than this call's: Anna's
         `500` of `500 to Anna and 300 to Marco` is not for Marco.
         """
-        offer = next((each for each in self._texts if each.about and not each.by_user), None)
-        clauses = offer.clauses if offer else []
+        clauses = next((each.clauses for each in self._texts if each.about and not each.by_user), [])
         top = {path: value for path, value in values.items() if _TOP_LEVEL.fullmatch(path) and len(clauses) > 1}
         shown = {path: {each for each in clauses if self._shows(each, value)} for path, value in top.items()}
-        return {
-            other
-            for one, other in permutations(top, 2)
-            if shown[one] and all(self._is_for_another(each, top[other], call) for each in shown[one])
+        lacking = ((each, value) for path, value in top.items() for each in {*clauses} - shown[path])
+        of_another = {
+            each
+            for each, value in lacking
+            if each.ids_like(value) - call.values or self._names_another(each, value, call)
         }
-
-    def _is_for_another(self, clause: SeenText, value: object, call: "_Values") -> bool:
-        has_another = self._names_another(clause, value, call) or clause.names_another(str(value), call.values)
-        return has_another and not self._shows(clause, value)
+        return {path for path, found in shown.items() if found and found <= of_another}
 
     def _names_another(self, text: SeenText, value: object, call: "_Values") -> bool:
-        """Returns whether a text that lacks a value of a call has another of its kind, which is none of the call's."""
-        words, seen = _words(str(value)), call.seen
-        if isinstance(value, int | float):
-            return not text.numbers <= {*seen.numbers, *(hour for hour, _ in seen.times)}
-        if _DATE.fullmatch(str(value)):
-            return not {each[1:] for each in text.dates} <= {each[1:] for each in seen.dates}
-        if any(map(str.isdigit, str(value))) or len(words) > MOST_WORDS_OF_A_NAME:
-            return bool(_TIME.fullmatch(str(value))) and not text.times <= seen.times
-        new, (beside, before) = {*text.words} - {*seen.words}, self._around(words)
-        if (str(value).istitle() and text.names & new) or beside & new:
+        """Returns whether a text that lacks a value has another of its kind, which no argument has."""
+        if text.like(value) - call.seen.like(value) - call.words:
             return True
-        return any(_is_strange(word, text.own) for at, word in pairwise(text.words) if at in before and word in new)
+        name = _words(str(value))
+        if any(map(str.isdigit, str(value))) or len(name) > MOST_WORDS_OF_A_NAME:
+            return False
+        beside = {other for one, other in self._joined if one in (*name[:1], *name[-1:])}
+        return any(_is_strange(each, self._texts[0].own) for each in beside.intersection(text.words) - call.words)
 
-    def _around(self, name: Phrase) -> tuple[frozenset[str], frozenset[str]]:
-        """Returns the words that an `and` joins to a name, which name others of its kind, and the words before it in
-        the nearest text that has it: what follows one of these elsewhere is another name.
-        """
-        if name not in self._neighbours:
-            beside, before = set[str](), set[str]()
-            for text in self._texts[:MOST_TEXTS]:
-                places = _places(name, text.words)
-                before = before or {text.words[at - 1] for at in places if at}
-                ahead = (text.words[at - 2 : at][::-1] for at in places if at > 1)
-                behind = (text.words[at + len(name) : at + len(name) + 2] for at in places)
-                beside |= {pair[1] for pair in chain(ahead, behind) if pair[1:] and pair[0] in _JOINS}
-            others = frozenset(each for each in beside if _is_strange(each, self._texts[0].own))
-            self._neighbours[name] = others, frozenset(before) - _JOINS
-        return self._neighbours[name]
+    @cached_property
+    def _joined(self) -> list[tuple[str, str]]:
+        """The pairs of words that an `and` joins, in either order: they name things of one kind."""
+        threes = (zip(each.words, each.words[1:], each.words[2:], strict=False) for each in self._texts[:MOST_TEXTS])
+        pairs = [(one, other) for one, join, other in chain.from_iterable(threes) if join in _JOINS]
+        return [*pairs, *(pair[::-1] for pair in pairs)]
 
     def _is_amount_meant(self, value: float, call: "_Values") -> bool:
         """Returns whether the nearest text with amounts of money has this one, if it is shown as one, and the reply has
@@ -302,9 +293,10 @@ class Shown:
         for each in self._texts:
             if self._shows(each, value):
                 return True
-            if each.names_another(value, of_other_kinds) or any(self._shows(each, other) for other in others):
+            known = {value} if each.about else of_other_kinds | {value}
+            if each.ids_like(value) - known or self._names_another(each, value, call):
                 return False
-            if self._names_another(each, value, call):
+            if any(self._shows(each, other) for other in others):
                 return False
             if self._is_described(value, call, each):
                 return True
@@ -343,6 +335,7 @@ class _Values:
     enumerations: Sequence[frozenset[str]]
 
     seen = cached_property(lambda self: SeenText("\n".join(self.values)))
+    words = cached_property(lambda self: frozenset([*self.seen.words, *(hour for hour, _ in self.seen.times)]))
 
 
 def _is_strange(word: str, text: str) -> bool:
@@ -362,10 +355,6 @@ def _words(text: str) -> Phrase:
     """Returns the folded words of a text, the Arabic `and` as a word of its own."""
     parts = ((AND, word[1:]) if word[0] == AND and len(word) > SHORTEST_DETAIL else (word,) for word in words_of(text))
     return tuple(chain.from_iterable(parts))
-
-
-def _places(name: Phrase, words: Phrase) -> list[int]:
-    return [at for at in range(len(words) - len(name) + 1) if words[at : at + len(name)] == name] if name else []
 
 
 def _records(
@@ -422,6 +411,7 @@ def _enumerations(schema: Any) -> Iterator[frozenset[str]]:
                 yield from _enumerations(item)
 
 
+@lru_cache(maxsize=256)
 def _plain(text: str) -> str:
     """Returns one spelling for case, spaces, hyphens and underscores."""
     return " ".join(_JOINERS.sub(" ", unicodedata.normalize("NFC", text[:MAX_TEXT_CHARS]).lower()).split())

@@ -6,7 +6,7 @@ adds. The longest phrase at a word counts. `*` ends a stem. In scripts without s
 
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property, lru_cache, partial
@@ -251,10 +251,7 @@ def parse_lexicon(
 
 def languages_of(words: Iterable[str], lexicon: Lexicon) -> list[str]:
     """Returns the languages that use most of the words, or `any` if no language uses one of them."""
-    known: dict[str, int] = defaultdict(int)
-    for word in words:
-        for language in lexicon.speakers.get(word, ()):
-            known[language] += 1
+    known = Counter(language for word in words for language in lexicon.speakers.get(word, ()))
     most = max(known.values(), default=0)
     return [language for language, count in known.items() if count == most] or [ANY_LANGUAGE]
 

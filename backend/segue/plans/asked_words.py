@@ -1,7 +1,7 @@
 """What a question shows of the waiting step: a reply that only repeats that adds nothing. `actions.toml`. Pure."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -42,10 +42,7 @@ _QUESTION_MARKS: Final = "?？؟"
 _CLAUSE_END: Final = re.compile(r"(?<=[,;:.!?…])\s+|(?<=[，；：、。！？،؛؟)）\n])|(?=[(（])|\s[–—-]\s")
 _QUOTED_NAME: Final = re.compile(rf".(?:[^\s{UNSPACED}]+|[{UNSPACED}]{{1,4}}).")
 _PIECE: Final = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+|\s+")
-_LISTED_CUES: Final = (
-    "offer", "frame", "asks", "turns", "either", "details", "choice", "consents", "only_if", "spares", "negates",
-    "from", "to",
-)  # fmt: skip
+_NO_CUES: Final = frozenset({"after", "attached", "before", "joins", "picks"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +94,21 @@ class ActionWords:
         """Returns whether a sentence offers to do one thing; it `asks` if it is a question. The first cue decides. None
         if it offers nothing, and false if it offers a choice, or waits for anything else than a yes.
         """
-        cues = [_longest(self.cues, words, at)[1] for at in range(len(words))]
         framed = False
-        for at, here in enumerate(cues):
+        for at in range(len(words)):
+            here = self.cues_at(words, at)
             if "asks" in here:
                 return None
             acts = (framed or (asks and at == 0)) and self.action_at(words, at)[1] - {ANY_ACTION}
             if acts or "offer" in here or (asks and "asked" in here):
-                return not any("only_if" in each for each in cues) and not self._is_either(words, cues, at)
+                return "only_if" not in _named(self.cues, words) and not self._is_either(words, at)
             framed = framed or "frame" in here
         return None
 
-    def _is_either(self, words: Phrase, cues: Sequence[frozenset[str]], at: int) -> bool:
+    def _is_either(self, words: Phrase, at: int) -> bool:
         """Returns whether an offer, from a word on, is of one thing or another: `keep it or delete it`, `A or B`."""
-        turn, other = (
-            next((each for each in range(at, len(words)) if kind in cues[each]), len(words))
-            for kind in ("turns", "either")
-        )
-        if any("asks" in here for here in cues[min(turn, other) :]):
+        turn, other = self.first("turns", words, at), self.first("either", words, at)
+        if self.first("asks", words, min(turn, other)) < len(words):
             return False
         is_more = any(
             self.action_at(words, each)[0] or self.thing_at(words, each)[0] for each in range(turn + 1, len(words))
@@ -128,9 +122,15 @@ class ActionWords:
         names = (word for word in within if is_value(word) and not self.thing_at(words_of(word), 0)[0])
         return any(map(str.isdigit, text)) or any(names)
 
+    def cues_at(self, words: Phrase, at: int) -> frozenset[str]:
+        return _longest(self.cues, words, at)[1]
+
+    def first(self, cue: str, words: Phrase, start: int = 0) -> int:
+        """Returns the place of the first word with a cue, how many words there are if none has it."""
+        return next((at for at in range(start, len(words)) if cue in self.cues_at(words, at)), len(words))
+
     def has_cue(self, line: str, cue: str) -> bool:
-        words = words_of(line)
-        return any(cue in _longest(self.cues, words, at)[1] for at in range(len(words)))
+        return cue in _named(self.cues, words_of(line))
 
     def acts_at(self, words: Phrase, at: int) -> frozenset[str]:
         return (self.action_at(words, at)[1] | _longest(self.first_person, words, at)[1]) - {ANY_ACTION}
@@ -146,29 +146,26 @@ class ActionWords:
                 clause.append(piece)
             yield clause
 
-    def leaves_out_from(self, words: Phrase, actions: Collection[str]) -> int | None:
+    def leaves_out_from(self, words: Phrase, actions: frozenset[str]) -> int | None:
         """Returns from which word on a clause says what is kept from an action: `delete A | except B`, or from the
         first one if none is named before: `| B stays`; None if nothing is.
         """
-        at, acts = 0, False
+        at, before = 0, frozenset[str]()
         while at < len(words):
-            length, cue = _longest(self.cues, words, at)
-            here, named = self.action_at(words, at)[0], self.acts_at(words, at)
+            (length, cues), acting = _longest(self.cues, words, at), self.action_at(words, at)[0]
             near = frozenset().union(*(self.acts_at(words, each) for each in range(at + 1, at + 1 + NEAR)))
             is_first = at == (words[0] in self.joins) and len(words) - at <= LONGEST_CHOICE  # `and not to Marco`
-            is_negated = is_first or not near.isdisjoint(actions)
-            if "spares" in cue or ("negates" in cue and is_negated):
-                return at if acts else 0
-            acts = acts or bool(named)
-            at += max(length, here, 1)
+            if "spares" in cues or ("negates" in cues and (is_first or near & actions)):
+                return at if before else 0
+            before |= self.acts_at(words, at)
+            at += max(length, acting, 1)
         return None
 
-    def replaced(self, words: Phrase) -> tuple[int, int] | None:
-        """Returns at which words the old begins and the new: `move it | from A | to B`."""
-        cues = [_longest(self.cues, words, at)[1] for at in range(len(words))]
-        old = next((at for at, here in enumerate(cues) if "from" in here), len(words))
-        new = next((at for at, here in enumerate(cues) if "to" in here and at > old + 1), None)
-        return None if new is None else (old, new)
+    def replaced(self, words: Phrase) -> tuple[int, int]:
+        """Returns at which words the old begins and the new, if both are named: `move it | from A | to B`."""
+        old = self.first("from", words)
+        new = self.first("to", words, old + 2)
+        return (old, new) if new < len(words) else (new, new)
 
     def meant(self, words: Phrase) -> frozenset[str]:
         """Returns the actions in an offer, by verbs, else by nouns: `cancel the booking` books none."""
@@ -176,12 +173,11 @@ class ActionWords:
         things = [self.thing_at(words, at) for at in range(len(words))]
         nouns = {at + word for at, (length, _) in enumerate(things) for word in range(length)}
         verbs = [names for at, (length, names) in enumerate(actions) if at + length - 1 not in nouns]
-        verbs += [_longest(self.first_person, words, at)[1] for at in range(len(words))]
-        by_verbs = frozenset().union(*verbs) - {ANY_ACTION}
+        by_verbs = _named(self.first_person, words).union(*verbs) - {ANY_ACTION}
         return by_verbs or frozenset().union(*(names for _, names in actions + things)) - {ANY_ACTION}
 
     def before_asking(self, words: Phrase) -> Phrase:
-        return words[: next((at for at in range(len(words)) if "asks" in _longest(self.cues, words, at)[1]), None)]
+        return words[: self.first("asks", words)]
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
@@ -342,9 +338,7 @@ def offer_in(text: str | None) -> str | None:
 def _meant_of(listed: str, offer: str) -> str | None:
     """Returns what an offer is of, of the list before it: all, the items that it picks, or none of a mere choice."""
     known, words = ACTIONS.now.values(), words_of(offer)
-    places = {
-        int(place) for lists in known for at in range(len(words)) for place in _longest(lists.picks, words, at)[1]
-    }
+    places = {int(place) for lists in known for place in _named(lists.picks, words)}
     starts = [*(item.start() for item in _ITEM.finditer(listed)), len(listed)]
     items = [listed[start:end] for place, (start, end) in enumerate(pairwise(starts), 1) if place in places]
     if places:
@@ -362,13 +356,12 @@ def _lists_for(text: str) -> ActionWords:
     """Returns the lists that have most of a text's actions and of what it keeps from them: `cancello` looks Spanish."""
     words, likely = words_of(text[-LONGEST_OFFER:]), detect_language(text)
 
-    def count(language: str) -> tuple[int, bool]:
+    def fit(language: str) -> tuple[int, bool]:
         lists, is_likely = ACTIONS.now[language], language == likely
-        cues = (_longest(lists.cues, words, at)[1] & {"spares", "negates"} for at in range(len(words)))
-        acts = (lists.acts_at(words, at) for at in range(len(words)))
-        return sum(map(bool, (*cues, *acts))) + is_likely, is_likely
+        cues = (lists.acts_at(words, at) | lists.cues_at(words, at) & {"spares", "negates"} for at in range(len(words)))
+        return sum(map(bool, cues)) + is_likely, is_likely
 
-    return ACTIONS.now[max(ACTIONS.now, key=count)]
+    return ACTIONS.now[max(ACTIONS.now, key=fit)]
 
 
 def clauses_of(text: str) -> list[str]:
@@ -378,11 +371,10 @@ def clauses_of(text: str) -> list[str]:
 
 def is_about(text: str, tool: str) -> bool:
     """Returns whether a text names the action of a tool or, if its name has none, the first word of the name."""
-    actions = actions_of(tool)
-    if not actions:
-        name = tuple(word for word in tool_words(tool) if word != "mcp")
-        return any(word.startswith(name[:1]) for word in words_of(text))
-    return any(not actions.isdisjoint(lists.meant(each)) for each in _said(text) for lists in ACTIONS.now.values())
+    if actions := actions_of(tool):
+        return any(actions & lists.meant(each) for each in _said(text) for lists in ACTIONS.now.values())
+    name = tuple(word for word in tool_words(tool) if word != "mcp")
+    return any(word.startswith(name[:1]) for word in words_of(text))
 
 
 def actions_of(tool: str) -> frozenset[str]:
@@ -396,29 +388,34 @@ def parted(text: str, tool: str, is_wanted: Callable[[str], bool]) -> tuple[str,
     is A, unless a part of the call `is_wanted` by the words for B.
     """
     lists, actions = _lists_for(text), actions_of(tool)
-    parts: list[tuple[bool, str]] = []
+    kept, left_out = list[str](), list[str]()
     for sentence in sentences_of(text):
         is_left = False
         for clause in lists.clauses(sentence):
             owners = [(at, word) for at, piece in enumerate(clause) for word in words_of(piece.removeprefix(AND))]
-            words = tuple(word for _, word in owners)
-            cut, end = lists.leaves_out_from(words, actions), len(clause)
+            words, places = tuple(word for _, word in owners), [*(at for at, _ in owners), len(clause)]
+            cut = lists.leaves_out_from(words, actions)
             is_left = cut is not None or (is_left and not any(lists.acts_at(words, at) for at in range(len(words))))
-            start = owners[cut or 0][0] if is_left and owners else end
-            if not is_left and (old := lists.replaced(words)):
-                first, last = (owners[at][0] for at in old)
-                start, end = (end, end) if is_wanted("".join(clause[last:])) else (first, last)
-            parts += [(False, "".join(clause[:start] + clause[end:])), (True, "".join(clause[start:end]))]
-    kept, left = (" ".join(part for of, part in parts if of is each) for each in (False, True))
-    return (kept, left) if left.strip() else (text, "")
+            first, last = (places[at] for at in ((cut or 0, len(words)) if is_left else lists.replaced(words)))
+            first = last if not is_left and is_wanted("".join(clause[last:])) else first
+            kept.append("".join(clause[:first] + clause[last:]))
+            left_out.append("".join(clause[first:last]))
+    return (" ".join(kept), " ".join(left_out)) if any(map(str.strip, left_out)) else (text, "")
+
+
+def is_agreed(tool: str, answer: str, reply: str) -> bool:
+    """Returns whether a reply or the offer in an answer names a tool's action or, if the offer names none, the answer
+    does. Of several actions that are offered, `yes, send the mail` picks one.
+    """
+    offer = offer_in(answer) or ""
+    named = is_about(reply, tool) or (is_about(offer, tool) and not names_same(reply, offer))
+    return named or (not names_action(offer) and is_about(answer, tool))
 
 
 def names_same(text: str, other: str) -> bool:
     """Returns whether two texts name the same action, in the language of either."""
     known = [ACTIONS.now.get(detect_language(each), ACTIONS.now[ENGLISH]) for each in (text, other)]
-    one, two = (
-        frozenset().union(*(lists.meant(words_of(unquoted(said))) for lists in known)) for said in (text, other)
-    )
+    one, two = ({each for lists in known for each in lists.meant(words_of(unquoted(said)))} for said in (text, other))
     return not one.isdisjoint(two)
 
 
@@ -450,7 +447,7 @@ def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     language, words = detect_language(text, default=""), words_of(text[:LONGEST_TRANSLATED])
     known = [ACTIONS.now[language]] if language in ACTIONS.now else [*ACTIONS.now.values()]
     actions = {name for lists in known for at in range(len(words)) for name in lists.action_at(words, at)[1]}
-    things = {name for lists in known for at in range(len(words)) for name in lists.thing_at(words, at)[1]}
+    things = {name for lists in known for name in _named(lists.things, words)}
     english = ACTIONS.now[ENGLISH]
     listed = [*english.actions.matches.items(), *english.things.matches.items()]
 
@@ -499,8 +496,13 @@ def _longest(matcher: PhraseMatcher[str], words: Phrase, at: int) -> tuple[int, 
     return length, frozenset(name for words_found, name in found if words_found == length)
 
 
+def _named(matcher: PhraseMatcher[str], words: Phrase) -> frozenset[str]:
+    return frozenset(name for at in range(len(words)) for name in _longest(matcher, words, at)[1])
+
+
 def _action_words(section: Mapping[str, Any]) -> ActionWords:
     first_person, picks = section.get("asked", {}), split_list(section.get("picks", ""))
+    cues = {kind: words for kind, words in section.items() if isinstance(words, str) and kind not in _NO_CUES}
     return ActionWords(
         actions=match_lists(section["actions"]),
         things=match_lists(section["things"]),
@@ -508,9 +510,7 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         after=match_lists({"after": section.get("after", "")}),
         before=match_lists({"before": section.get("before", "")}),
         spoken=match_lists(_spoken(section.get("numbers", {}))),
-        cues=match_lists(
-            {kind: section.get(kind, "") for kind in _LISTED_CUES} | {"asked": ", ".join(first_person.values())}
-        ),
+        cues=match_lists(cues | {"asked": ", ".join(first_person.values())}),
         joins=frozenset(split_list(section.get("joins", ""))),
         first_person=match_lists(first_person),
         picks=match_lists({str(at): each.replace("/", ", ") for at, each in enumerate(picks, 1)}),
