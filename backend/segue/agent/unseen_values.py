@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, kinds_of
-from segue.language.utterance import is_unspaced, sentences_of, words_of
+from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, without_dates
 from segue.plans.acknowledgement import LEXICON
 from segue.plans.asked_words import ACTIONS, AND, clauses_of, tool_words, unquoted
@@ -240,9 +240,7 @@ class Shown:
         return False
 
     def _mixed(self, values: Mapping[str, Any], call: "_Values") -> set[str]:
-        """Returns the paths of those values that an offer of several things has for another than this call's: Anna's
-        `500` of `500 to Anna and 300 to Marco` is not for Marco.
-        """
+        """Returns the paths of values that an offer has for another: `500` of `500 to Anna and 300 to Marco`."""
         clauses = next((each.clauses for each in self._texts if each.about and not each.by_user), [])
         top = {path: value for path, value in values.items() if _TOP_LEVEL.fullmatch(path) and len(clauses) > 1}
         shown = {path: {each for each in clauses if self._shows(each, value)} for path, value in top.items()}
@@ -272,9 +270,7 @@ class Shown:
         return [*pairs, *(pair[::-1] for pair in pairs)]
 
     def _is_amount_meant(self, value: float, call: "_Values") -> bool:
-        """Returns whether the nearest text with amounts of money has this one, if it is shown as one, and the reply has
-        none in its place.
-        """
+        """Returns whether the nearest text with amounts of money has this one, and no reply another in its place."""
         replies = takewhile(lambda each: each.by_user, self._texts)
         if any(value not in each.numbers and self._names_another(each, value, call) for each in replies):
             return False
@@ -340,10 +336,8 @@ class _Values:
 
 def _is_strange(word: str, text: str) -> bool:
     """Returns whether a word of a text may name something: no list of its language has it."""
-    is_said = word in LEXICON.now.speakers
-    if is_unspaced(word):
-        is_said = kinds_of((word,), detect_language(text), LEXICON.now) != [UNKNOWN]
-    return not is_said and not word.isdigit() and not _is_listed(word, text)
+    is_new = kinds_of((word,), detect_language(text), LEXICON.now) == [UNKNOWN]
+    return is_new and not word.isdigit() and not _is_listed(word, text)
 
 
 def _is_listed(word: str, text: str) -> bool:

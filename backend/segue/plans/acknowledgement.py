@@ -290,10 +290,7 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
     found = set(kinds)
     if "praise" in found and "verdict_frame" in kinds[: len(kinds) - kinds[::-1].index("praise")]:
         found.add("accept")  # `sounds perfect`
-    if "unsure" in found:
-        found.add("accept")
-    if "why_not" in found:
-        found.add("yes")
+    found |= {meant for kind, meant in (("unsure", "accept"), ("why_not", "yes")) if kind in found}
     if not {("copula", each) for each in APPROVALS}.isdisjoint(pairwise(kinds)):
         found.discard("copula")  # `yes, 120 is right` is more than a fact
     if found & REPEATED:

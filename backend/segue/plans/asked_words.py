@@ -404,10 +404,9 @@ def parted(text: str, tool: str, is_wanted: Callable[[str], bool]) -> tuple[str,
 
 
 def is_agreed(tool: str, answer: str, reply: str) -> bool:
-    """Returns whether a reply or the offer in an answer names a tool's action or, if the offer names none, the answer
-    does. Of several actions that are offered, `yes, send the mail` picks one.
-    """
+    """Returns whether the reply or the offer names a tool's action or, if the offer names none, the answer does."""
     offer = offer_in(answer) or ""
+    # Of several actions that are offered, `yes, send the mail` picks one.
     named = is_about(reply, tool) or (is_about(offer, tool) and not names_same(reply, offer))
     return named or (not names_action(offer) and is_about(answer, tool))
 
