@@ -7,12 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from segue.agent import plan_messages, prompts
 from segue.agent.call_approval import find_origins, who_decides
 from segue.agent.state import TurnContext, TurnState, Update, language_of, running_plan
 from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
+from segue.db.engine import Connection
 from segue.domain.approval_rule import WaitsFor
 from segue.domain.events import CallStarted, PlanChanged
 from segue.domain.ids import new_id
@@ -125,7 +124,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
     return stored
 
 
-async def offer_asking(connection: AsyncConnection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
+async def offer_asking(connection: Connection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
     """Makes a call that has asked for something the step that waits, in the transaction that ends the call. One that
     asks beside it becomes a later step of that plan. Stores nothing if a plan is approved for a later turn.
     """
@@ -140,7 +139,7 @@ async def offer_asking(connection: AsyncConnection, turn: TurnCalls, call: Ready
 
 
 async def hold_asking(
-    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, step: Step, call: ReadyCall, asks: ToolAsks
+    connection: Connection, turn: TurnCalls, stored: StoredPlan, step: Step, call: ReadyCall, asks: ToolAsks
 ) -> StoredPlan:
     """Makes the step wait for the user's answer."""
     fields = tuple((asks.request.schema or {}).get("properties", ()))
@@ -164,7 +163,7 @@ async def ask_for_answer(turn: TurnCalls, held_calls: Sequence[HeldCall]) -> Upd
 
 
 async def swap_waiting(
-    connection: AsyncConnection, turn: TurnCalls, stored: StoredPlan, moved: Plan, *, tool_hash: str | None
+    connection: Connection, turn: TurnCalls, stored: StoredPlan, moved: Plan, *, tool_hash: str | None
 ) -> StoredPlan:
     """Stores a plan that waits, with the digests and the blocked tools that its question to the user shows."""
     hashes, blocked = made_with(turn.context, moved), tuple(blocked_tools(turn, moved))

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import approval_requests, prompts, render_messages
 from segue.agent.approval_requests import blocked_tools, swap_waiting
@@ -21,6 +20,7 @@ from segue.agent.stream_reply import emit_message, stream_reply
 from segue.agent.tool_executor import keep_answer, keep_made_images, record_start, run_call
 from segue.agent.turn_calls import ReadyCall, SettledCall, TurnCalls, call_key, read_steers
 from segue.agent.unfinished_calls import interrupted_call
+from segue.db.engine import Connection
 from segue.domain.approval_rule import WaitsFor, digest_of_call
 from segue.domain.errors import NO_ROOM, AppError
 from segue.domain.events import PlanChanged
@@ -134,7 +134,7 @@ async def _show_calls_of_page(run: PlanRun) -> None:
 
 
 async def _read_steers(run: PlanRun) -> None:
-    async def stop(connection: AsyncConnection) -> None:
+    async def stop(connection: Connection) -> None:
         if run.plan.is_open:
             run.stored = await store.swap(connection, run.stored, end(run.plan, "superseded"))
 
@@ -269,7 +269,7 @@ def _call_of_page(run: PlanRun, step: Step) -> ReadyCall:
 async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
     request = call.request
 
-    async def move_to_running(connection: AsyncConnection) -> None:
+    async def move_to_running(connection: Connection) -> None:
         moved = update_step(run.plan, step.id, "running", args=request.args, tool_call_id=request.id)
         left, shown = run.stored.granted_behind(step, run.turn_id), run.stored.made_with
         tool_hash = shown.get(moved.next_step.tool or "") if left and moved.next_step else None
@@ -287,7 +287,7 @@ async def _start_call(run: PlanRun, step: Step, call: ReadyCall) -> None:
 
 
 async def _finish_call(run: PlanRun, step: Step, call: ReadyCall | SettledCall) -> None:
-    async def move_to_end(connection: AsyncConnection, outcome: CallOutcome) -> None:
+    async def move_to_end(connection: Connection, outcome: CallOutcome) -> None:
         if outcome.asks is not None and isinstance(call, ReadyCall):
             granted = _still_granted(run)  # the answer goes on with what the same yes was for
             run.stored = await approval_requests.hold_asking(connection, run.turn, run.stored, step, call, outcome.asks)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.agent_settings import AgentSettings
 from segue.agent.tool_choice import ToolChooser
-from segue.db.engine import Asked, Loaded, Statements
+from segue.db.engine import Asked, Connection, Loaded, Statements
 from segue.db.redis_keys import Cache
 from segue.domain import session
 from segue.domain.approval_rule import ApprovalRule
@@ -104,7 +103,7 @@ class TurnState(TurnInput, total=False):
 
 
 Update = dict[str, Any]
-WriteWithStart = Callable[[AsyncConnection], Awaitable[None]]
+WriteWithStart = Callable[[Connection], Awaitable[None]]
 StartCalls = Callable[
     [NewMessage, PlanStep | None, Mapping[str, Use], Mapping[str, CallEffect], WriteWithStart | None], Awaitable[None]
 ]
@@ -129,10 +128,10 @@ class TurnContext:
     chooser: ToolChooser
     cache: Cache
     settings: AgentSettings
-    transaction: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
+    transaction: Callable[[], AbstractAsyncContextManager[Connection]]
     start_calls: StartCalls
     is_steered: Callable[[], Awaitable[bool]]  # whether the user has said something to the turn since
-    read_steers: Callable[[AsyncConnection], Awaitable[Sequence[SteerRead]]]  # adds that, in the caller's transaction
+    read_steers: Callable[[Connection], Awaitable[Sequence[SteerRead]]]  # adds that, in the caller's transaction
     emit: Emit  # takes an event, only after its commit
     span: OpenSpan
     has_listener: Callable[[], Awaitable[bool]]  # whether the turn has a follower who wants words as they come

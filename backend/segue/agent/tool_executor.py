@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from anyio import to_thread
 from langchain_core.messages import ToolMessage
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import prompts, render_messages
 from segue.agent.call_approval import proposed, runs_under_mandate, unseen_unless_agreed, who_decides
 from segue.agent.state import StartedMessage, TurnContext, WriteWithStart
 from segue.agent.stream_reply import emit_message
 from segue.agent.turn_calls import HeldCall, Prepared, ReadyCall, SettledCall, TurnCalls, call_key
+from segue.db.engine import Connection
 from segue.domain import events
 from segue.domain.ids import new_id
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT, SHOWN_BYTES, RequestedCall
@@ -45,9 +45,9 @@ from segue.tools.unknown_outcomes import args_of_check, took_effect
 MAX_IMAGES: Final = 10  # of those that a model has made in one reply
 MAX_WAIT_S: Final = 30.0  # for a call that has not answered and has taken no effect yet
 
-Offer = Callable[[AsyncConnection, TurnCalls, ReadyCall, ToolAsks], Awaitable[None]]
-WriteWithEnd = Callable[[AsyncConnection, CallOutcome], Awaitable[None]]
-CheckOutcomes = Callable[[AsyncConnection, Sequence[SettledCall]], Awaitable[Sequence[SettledCall]]]
+Offer = Callable[[Connection, TurnCalls, ReadyCall, ToolAsks], Awaitable[None]]
+WriteWithEnd = Callable[[Connection, CallOutcome], Awaitable[None]]
+CheckOutcomes = Callable[[Connection, Sequence[SettledCall]], Awaitable[Sequence[SettledCall]]]
 StoredEnd = tuple[ToolCall, Reference, str]  # a call, its reference, and the id of the tool's message
 
 
@@ -131,7 +131,7 @@ async def record_known(turn: TurnCalls, calls: Sequence[SettledCall], check: Che
     ends: list[StoredEnd] = []
     requests = [call.request for call in calls]
 
-    async def end_all(connection: AsyncConnection) -> None:
+    async def end_all(connection: Connection) -> None:
         nonlocal calls
         if check is not None:
             calls = await check(connection, calls)
@@ -339,7 +339,7 @@ async def run_together(
     gate = asyncio.Semaphore(turn.context.settings.max_parallel_calls)
 
     async def answer(call: ReadyCall | SettledCall) -> str:
-        async def hold(connection: AsyncConnection, outcome: CallOutcome) -> None:
+        async def hold(connection: Connection, outcome: CallOutcome) -> None:
             if outcome.asks is not None and offer is not None and isinstance(call, ReadyCall):
                 await offer(connection, turn, call, outcome.asks)
 
@@ -397,7 +397,7 @@ async def _record_end(
 
 
 async def _store_end(
-    connection: AsyncConnection, context: TurnContext, request: RequestedCall, outcome: CallOutcome
+    connection: Connection, context: TurnContext, request: RequestedCall, outcome: CallOutcome
 ) -> StoredEnd:
     now = context.clock()
     call, reference = await results.finish_call(connection, request, outcome, now=now, settings=context.settings)

@@ -11,7 +11,6 @@ from typing import cast
 
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages, prompts
 from segue.agent.approval_requests import ask_for_answer, ask_for_yes, blocked_tools, offer_asking, question
@@ -23,6 +22,7 @@ from segue.agent.tool_executor import keep_made_images, record_known, run_tool_c
 from segue.agent.turn_calls import SettledCall, TurnCalls, mark_refused, read_steers
 from segue.agent.turn_reports import web_search_report
 from segue.agent.unfinished_calls import resume_calls
+from segue.db.engine import Connection
 from segue.domain.errors import AppError
 from segue.domain.events import CallGivenUp, TextEnded
 from segue.domain.ids import new_id
@@ -110,7 +110,7 @@ async def _show_attachments(turn: TurnCalls, attachments: Mapping[str, CallOutco
     turn.show_images()
 
 
-async def _without_deleted(connection: AsyncConnection, calls: Sequence[SettledCall]) -> list[SettledCall]:
+async def _without_deleted(connection: Connection, calls: Sequence[SettledCall]) -> list[SettledCall]:
     """The files were read when the turn began, and may have been deleted since."""
     kept = await kept_files(connection, [call.request.args["attachment_id"] for call in calls])
     return [call if call.request.args["attachment_id"] in kept else replace(call, outcome=GONE) for call in calls]

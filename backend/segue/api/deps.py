@@ -14,7 +14,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import AfterValidator
-from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 from starlette.routing import compile_path
 from structlog.contextvars import bind_contextvars
@@ -22,7 +21,7 @@ from structlog.contextvars import bind_contextvars
 from segue.api.api_settings import ApiSettings
 from segue.api.metrics import Metrics
 from segue.api.problems import PROBLEMS
-from segue.db.engine import Asked, Loaded, Statements
+from segue.db.engine import Asked, Connection, Loaded, Statements
 from segue.domain.errors import NotFound, app_error
 from segue.domain.identity import Identity, Operator
 from segue.domain.ids import Prefix, is_id
@@ -139,7 +138,7 @@ def require_content(identity: Identity) -> None:
 
 
 async def record_reading(
-    connection: AsyncConnection, identity: Identity, origin: Origin, session_id: str, *, words: bool = True
+    connection: Connection, identity: Identity, origin: Origin, session_id: str, *, words: bool = True
 ) -> None:
     """Audits that an operator reads another user's session. Raises AppError `forbidden` for its `words`."""
     if words:

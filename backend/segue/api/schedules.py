@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from fastapi import Request
 from pydantic import Field, model_validator
-from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import AcceptedTurn, check_length, events_url
 from segue.api.deps import Caller, OriginDep, Parts, ScheduleId, Services, TriggerId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, MessageText, Moment, Name, Page, Paged, TimeZone, row_position
+from segue.db.engine import Connection
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
@@ -165,7 +165,7 @@ def _check_overlap(overlap: str, *, new_session: bool) -> None:
         raise InvalidRequest("A session runs one turn at a time: `parallel` goes with `new_session` only.")
 
 
-async def _zone_of(connection: AsyncConnection, services: Services, caller: str, when: When, of: str | None) -> str:
+async def _zone_of(connection: Connection, services: Services, caller: str, when: When, of: str | None) -> str:
     """`of` is the session that has one where none is given."""
     if when.time_zone is None and of is not None:
         return (await get_session(connection, caller, of)).time_zone

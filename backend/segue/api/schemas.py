@@ -119,9 +119,7 @@ class PlanDecision(Body):
     version: int = Field(ge=1, le=MAX_VERSION, description="The version of the plan that the user was shown.")
     args: Annotated[Json | None, doc("With `confirm`: arguments that replace those of the waiting step.")] = None
     message: Annotated[ChangeInWords | None, doc("With `amend`: the change to the plan, in the user's words.")] = None
-    remember: Annotated[
-        RememberFor | None, doc("With `confirm`: the tool, as it is defined now, need not ask again in this session.")
-    ] = None
+    remember: Annotated[RememberFor | None, doc("With `confirm`: the tool need not ask again in this session.")] = None
     answer: Annotated[Json | None, doc("With `confirm`, if the step `asks` by a form: the values for it.")] = None
 
     @pydantic.model_validator(mode="after")

@@ -10,12 +10,12 @@ import orjson
 from anyio import to_thread
 from fastapi import Path, Query, Response
 from pydantic import Field, TypeAdapter
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api import deps, schemas
 from segue.api.deps import Caller, IdentityDep, Ops, OriginDep, Parts, Services, SessionId, ToolCallId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import BINARY, AnyLimit, FleetStatusChange, Page, Paged, Responses, StatusChange, ToolReset
+from segue.db.engine import Connection
 from segue.domain import tool as domain
 from segue.domain.errors import InvalidRequest, NotFound, existing
 from segue.domain.field_types import doc
@@ -318,7 +318,7 @@ async def get_receipt(tool_call_id: ToolCallId, services: Parts, identity: Ident
 
 
 async def _check_reader(
-    connection: AsyncConnection, identity: Identity, origin: Origin, owner: str | None, session_id: str, thing: str
+    connection: Connection, identity: Identity, origin: Origin, owner: str | None, session_id: str, thing: str
 ) -> None:
     """Raises NotFound, AppError `forbidden`. What operators read of other users is in the audit."""
     if owner == identity.user:

@@ -24,14 +24,13 @@ from pydantic import TypeAdapter, ValidationError
 from rich import filesize
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue import __version__
 from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients
 from segue.around.store_commands import note, on_the_servers
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.migrations import MIGRATION_LOCK, missing_revisions, upgrade
 from segue.db.models import metadata
 from segue.db.postgres_server import REVISION
@@ -235,7 +234,7 @@ async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) 
     return manifest
 
 
-async def current_revision(connection: AsyncConnection) -> str | None:
+async def current_revision(connection: Connection) -> str | None:
     """Returns None if no release has migrated the database."""
     if await connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
         return None
@@ -244,7 +243,7 @@ async def current_revision(connection: AsyncConnection) -> str | None:
 
 
 @asynccontextmanager
-async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
+async def driver_of(connection: Connection) -> AsyncIterator[Any]:
     """Yields asyncpg's connection, which knows COPY; statements take their `timeout`. Raises AppError `copy_failed`."""
     driver: Any = (await connection.get_raw_connection()).driver_connection
     driver.forget()  # a transaction with statements of the driver's is not repeated
@@ -257,7 +256,7 @@ async def driver_of(connection: AsyncConnection) -> AsyncIterator[Any]:
         raise app_error("copy_failed", why=why) from error
 
 
-async def _columns(connection: AsyncConnection) -> dict[str, dict[str, str | None]]:
+async def _columns(connection: Connection) -> dict[str, dict[str, str | None]]:
     """Returns the sequence, if it has one, of each column of each table."""
     found: dict[str, dict[str, str | None]] = {}
     for row in await connection.execute(_COLUMNS):
@@ -326,7 +325,7 @@ async def _restore_schema(driver: Any) -> AsyncIterator[None]:
             await driver.execute(f"SELECT pg_advisory_unlock({RESTORE_LOCK})")
 
 
-async def _refuse_target(connection: AsyncConnection, driver: Any, *, force: bool) -> None:
+async def _refuse_target(connection: Connection, driver: Any, *, force: bool) -> None:
     revision = await current_revision(connection)
     if revision is not None and missing_revisions(revision) is None:
         raise app_error("store_too_new", revision=revision)
@@ -338,7 +337,7 @@ async def _refuse_target(connection: AsyncConnection, driver: Any, *, force: boo
         raise app_error("store_not_empty", tables=", ".join(stored))
 
 
-async def _ours(connection: AsyncConnection) -> list[str]:
+async def _ours(connection: Connection) -> list[str]:
     """Returns which of our tables there are, in the order in which they can be filled."""
     present = await _columns(connection)
     return [table.name for table in metadata.sorted_tables if table.name in present]
@@ -371,7 +370,7 @@ async def _fill_table(driver: Any, archive: ZipFile, name: str, table: TableCopy
             await driver.execute("SELECT setval(pg_get_serial_sequence($1, $2), $3)", f"{SCHEMA}.{name}", column, last)
 
 
-async def _swap(connection: AsyncConnection, driver: Any, *, force: bool) -> None:
+async def _swap(connection: Connection, driver: Any, *, force: bool) -> None:
     """In one transaction: a reader finds the tables from before or those of the backup, whole."""
     await driver.execute("SET LOCAL lock_timeout = '10s'")
     if not await driver.fetchval(f"SELECT pg_try_advisory_xact_lock({MIGRATION_LOCK})"):

@@ -14,12 +14,13 @@ from functools import partial
 from itertools import count
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import asyncpg
 import orjson
 from sqlalchemy import event, text
-from sqlalchemy.engine import Connection, ExceptionContext
+from sqlalchemy.engine import Connection as BlockingConnection
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
@@ -30,6 +31,8 @@ from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
 from segue.log import log
+
+Connection: TypeAlias = AsyncConnection  # what every statement is sent on
 
 CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
@@ -81,7 +84,7 @@ _GIVEN_UP: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 Scoped = TypeVar("Scoped")
 Asked = ParamSpec("Asked")
 Loaded = TypeVar("Loaded")
-Statements = Callable[Concatenate[AsyncConnection, Asked], Awaitable[Loaded]]  # with what they take and give
+Statements = Callable[Concatenate[Connection, Asked], Awaitable[Loaded]]  # with what they take and give
 SendStatement = Callable[[], Awaitable[Any]]
 Pooler = Literal["none", "session", "transaction"]
 
@@ -118,11 +121,11 @@ class Database:
         # A setting of the connection, because BEGIN READ ONLY and COMMIT would cost two round trips for each reading.
         self._reading = self._engine(url, pool_size=reading, default_transaction_read_only="on")
 
-    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """For several statements that hold together."""
         return self._opened(self._writing.begin)
 
-    def autocommit(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def autocommit(self) -> AbstractAsyncContextManager[Connection]:
         """For single guarded writes: each statement is a transaction of its own."""
         return self._opened(self._autocommit.connect)
 
@@ -142,18 +145,18 @@ class Database:
             return await act(connection, *args, **named)
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[AsyncConnection]:
+    async def alone(self) -> AsyncIterator[Connection]:
         """A connection that belongs to no pool and is closed at the end, for what PostgreSQL ties to a connection."""
         async with self.autocommit() as connection:
             driver: Any = (await connection.get_raw_connection()).driver_connection
-            await connection.run_sync(Connection.detach)
+            await connection.run_sync(BlockingConnection.detach)
             try:
                 yield connection
             finally:
                 if connection.invalidated:  # SQLAlchemy forgets a detached connection that is lost, and leaves it open
                     driver.terminate()
 
-    def read_only(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def read_only(self) -> AbstractAsyncContextManager[Connection]:
         """For statements that only read, each for itself. PostgreSQL refuses a write, and a lock of rows."""
         return self._opened(self._reading.connect)
 
@@ -176,7 +179,7 @@ class Database:
         with suppress(DBAPIError, AppError):  # no such extension, no such right, or another process installs it
             async with self.transaction() as connection:
                 await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
-        return bool(await self.read(AsyncConnection.scalar, text("SELECT to_regtype('vector') IS NOT NULL")))
+        return bool(await self.read(Connection.scalar, text("SELECT to_regtype('vector') IS NOT NULL")))
 
     @property
     def connections(self) -> tuple[int, int]:
@@ -192,9 +195,9 @@ class Database:
 
     @asynccontextmanager
     async def _opened(
-        self, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]
-    ) -> AsyncIterator[AsyncConnection]:
-        async def enter() -> AsyncConnection:
+        self, connect: Callable[[], AbstractAsyncContextManager[Connection]]
+    ) -> AsyncIterator[Connection]:
+        async def enter() -> Connection:
             try:
                 return await stack.enter_async_context(connect())
             except OUTAGES as error:
@@ -225,7 +228,7 @@ class Database:
         event.listen(engine.sync_engine, "checkout", self._refuse_stale)
         return engine
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, connection: BlockingConnection) -> None:
         if connection.get_execution_options().get("isolation_level") != IN_TRANSACTIONS:
             return
         cast(RepeatingConnection, connection.connection.driver_connection).remember()
@@ -278,7 +281,7 @@ def _make_engine(url: str, *, is_shared: bool, **pool: Any) -> AsyncEngine:
     )
 
 
-async def has_committed(connection: AsyncConnection, transaction: str) -> bool:
+async def has_committed(connection: Connection, transaction: str) -> bool:
     """Whether a transaction has committed whose COMMIT was not answered. Raises StorageUnavailable while it may."""
     status = await connection.scalar(_STATUS, {"transaction": transaction})
     if status == "in progress":
@@ -286,7 +289,7 @@ async def has_committed(connection: AsyncConnection, transaction: str) -> bool:
     return bool(status == "committed")
 
 
-async def is_pooled(connection: AsyncConnection) -> bool:
+async def is_pooled(connection: Connection) -> bool:
     """Whether a pooler answers, whose clients have no session of PostgreSQL to themselves."""
     adapted: Any = (await connection.get_raw_connection()).dbapi_connection
     return bool(adapted.driver_connection.get_server_pid() != await connection.scalar(text("SELECT pg_backend_pid()")))

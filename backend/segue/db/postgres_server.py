@@ -12,10 +12,9 @@ from typing import Final, Self
 
 from sqlalchemy import Table, func, literal, select, text, union_all
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ColumnElement
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.user_data import tables_of
 from segue.domain.errors import AppError, app_error
 from segue.domain.ids import Clock, utc_now
@@ -55,13 +54,13 @@ class Share:
     bytes: int
 
 
-async def look_at_server(connection: AsyncConnection) -> ServerFacts:
+async def look_at_server(connection: Connection) -> ServerFacts:
     facts = dict((await connection.execute(_SERVER)).mappings().one())
     is_migrated = facts.pop("is_migrated")
     return ServerFacts(**facts, revision=await connection.scalar(REVISION) if is_migrated else None)
 
 
-async def share_of_session(connection: AsyncConnection, session_id: str) -> dict[str, Share]:
+async def share_of_session(connection: Connection, session_id: str) -> dict[str, Share]:
     """Returns rows and bytes by table. Measures each column by itself, so that no payload is read."""
     shares = [
         select(literal(table.name).label("name"), func.count().label("rows"), _bytes(table).label("bytes"))
@@ -96,7 +95,7 @@ class StoreClock(Watch):
         """Moves this clock only if it cannot be right: PostgreSQL read its own between question and answer."""
         asked_at = _elapsed()
         try:
-            store_time: datetime = await self._database.read(AsyncConnection.scalar, _TIME)
+            store_time: datetime = await self._database.read(Connection.scalar, _TIME)
         except AppError as error:
             log.warning("clock_not_read", code=error.code)
             return
@@ -127,7 +126,7 @@ async def ensure_schema(database: Database, url: str, *, migrates: bool) -> None
     AppError `database_too_old` if a revision is missing, and nothing if the database does not answer.
     """
     try:
-        revision = await database.read(AsyncConnection.scalar, REVISION) or ""
+        revision = await database.read(Connection.scalar, REVISION) or ""
     except DBAPIError:  # there is no such table
         revision = ""
     except AppError:

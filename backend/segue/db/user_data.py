@@ -15,10 +15,9 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db import models
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import OPEN_TURNS, audit, memories, metadata, receipts, sessions, turns
 from segue.db.redis_keys import Cache, belongs_to, plan_cache_key, plans_of_owner_key, turn_places_key, user_feed_key
 from segue.domain.field_types import doc
@@ -70,7 +69,7 @@ class Adoption:
         """Whether `to` has something that is not from an adoption that was begun before."""
         theirs = [sa.exists().where(column == self.to) for table, column in OF_USERS if table not in ABOUT_A_USER]
         begun = sa.exists().where(audit.c.action == ADOPTED, audit.c.details.contains(self._details))
-        return bool(await self.database.read(AsyncConnection.scalar, sa.select(sa.or_(*theirs) & ~begun)))
+        return bool(await self.database.read(Connection.scalar, sa.select(sa.or_(*theirs) & ~begun)))
 
     async def run(self, *, wait_s: float) -> int:
         """Returns how many sessions are left, because a turn of theirs was open for all of `wait_s` seconds."""
@@ -81,7 +80,7 @@ class Adoption:
         while True:
             await _until_done(self._move_some_sessions)
             theirs = sa.select(sa.func.count()).where(sessions.c.owner == self.from_)
-            left: int = await self.database.read(AsyncConnection.scalar, theirs)
+            left: int = await self.database.read(Connection.scalar, theirs)
             if not left or time.monotonic() > ends_at:
                 break
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -125,7 +124,7 @@ class Adoption:
         return len(rows)
 
     async def _move(
-        self, connection: AsyncConnection, table: sa.Table, column: sa.ColumnElement[str], which: sa.ColumnElement[bool]
+        self, connection: Connection, table: sa.Table, column: sa.ColumnElement[str], which: sa.ColumnElement[bool]
     ) -> Moved:
         """Of what both have, `to` keeps its own."""
         given, left_out = (column == self.from_, which), 0
@@ -201,7 +200,7 @@ async def _erase(database: Database, owner: str, rows: Counter[str]) -> set[str]
     return deleted
 
 
-async def _delete_turns(connection: AsyncConnection, of_sessions: sa.Select[Any]) -> Sequence[str]:
+async def _delete_turns(connection: Connection, of_sessions: sa.Select[Any]) -> Sequence[str]:
     some = sa.select(turns.c.id).where(turns.c.session_id.in_(of_sessions)).limit(TURNS_AT_ONCE)
     deleted = await connection.execute(sa.delete(turns).where(turns.c.id.in_(some)).returning(turns.c.id))
     return deleted.scalars().all()
@@ -209,7 +208,7 @@ async def _delete_turns(connection: AsyncConnection, of_sessions: sa.Select[Any]
 
 async def has_rows(database: Database, owner: str) -> bool:
     theirs = (sa.exists().where(whose == owner) for _, whose in ((sessions, sessions.c.owner), *_OWNED))
-    return bool(await database.read(AsyncConnection.scalar, sa.select(sa.or_(*theirs))))
+    return bool(await database.read(Connection.scalar, sa.select(sa.or_(*theirs))))
 
 
 async def count_user(database: Database, owner: str) -> dict[str, int]:
@@ -246,7 +245,7 @@ async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> N
         rows[table.name] += removed.rowcount
 
 
-async def _count(connection: AsyncConnection, of: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]) -> dict[str, int]:
+async def _count(connection: Connection, of: Iterable[tuple[sa.Table, sa.ColumnElement[bool]]]) -> dict[str, int]:
     """Returns how many rows of each table its condition holds for."""
     counts = [
         sa.select(sa.literal(table.name).label("name"), sa.func.count().label("rows")).select_from(table).where(belongs)

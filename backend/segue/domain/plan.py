@@ -51,10 +51,7 @@ class Step:
     id: Annotated[int, doc("The number of the step in its plan, from 1.")]
     description: Annotated[str, doc("What the step is to do.")]
     tool: Annotated[str | None, doc("The name of the tool to call; null for a step that the model writes.")]
-    args: Annotated[
-        dict[str, Any] | None,
-        doc("The arguments: while it waits, exactly what will run; before, may refer to results."),
-    ]
+    args: Annotated[dict[str, Any] | None, doc("While it waits, exactly what will run; before, may refer to results.")]
     status: Annotated[
         StepStatus, doc("`pending`, `running` and `waiting` are open, others final. `unknown`: may have taken effect.")
     ] = "pending"

@@ -173,9 +173,7 @@ class Message:
     tool_call_id: Annotated[str | None, doc("For the role `tool`, the id of the call that it answers.")] = None
     cut_off: Annotated[bool, doc("Whether the user stopped the turn while the assistant was saying this.")] = False
     branch: Annotated[str | None, doc("The id of the message's branch; null if it is in the history.")] = None
-    metadata: Annotated[
-        dict[str, Any], doc("Facts about it, such as `model`, `agent`, `reasoning`, `feedback` and `written_by`.")
-    ] = field(default_factory=dict)
+    metadata: Annotated[dict[str, Any], doc("Facts such as `model` and `feedback`.")] = field(default_factory=dict)
     sources: Annotated[tuple[Source, ...], doc("For an answer, the sources that it rests on.")] = ()
     effects: Annotated[tuple[TurnEffect, ...], doc("For an answer, what its turn changed or may have changed.")] = ()
 

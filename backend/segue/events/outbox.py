@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as insert_once
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import sessions, turns, webhook_events
 from segue.db.rows import claim_row, due_in, if_given
 from segue.domain.field_types import doc
@@ -99,7 +99,7 @@ class OutboxState:
     last_failure: Annotated[WaitingEvent | None, doc("The waiting event whose try failed last, if any.")]
 
 
-def outbox_of(connection: AsyncConnection) -> Outbox | None:
+def outbox_of(connection: Connection) -> Outbox | None:
     found: Outbox | None = connection.engine.get_execution_options().get("outbox")
     return found
 
@@ -122,7 +122,7 @@ def turns_ended(ended: sa.CTE, content: sa.ColumnElement[str] | None = None) -> 
     return sa.insert(webhook_events).from_select(_WRITTEN, rows)
 
 
-async def approval_requested(connection: AsyncConnection, plan: Plan, *, session_id: str, turn_id: str | None) -> None:
+async def approval_requested(connection: Connection, plan: Plan, *, session_id: str, turn_id: str | None) -> None:
     """Stores the event for a plan that has just been made to wait: each version of it is a question of its own."""
     outbox, step = outbox_of(connection), plan.waiting_step
     if outbox is None or step is None or plan.status != "waiting" or plan.page_steps:
@@ -137,23 +137,21 @@ async def approval_requested(connection: AsyncConnection, plan: Plan, *, session
     await _store(connection, f"evt_{plan.id}_{plan.version}", "approval.requested", about, session_id)
 
 
-async def schedule_failed(connection: AsyncConnection, schedule_id: str, turn: sa.Row[Any]) -> None:
+async def schedule_failed(connection: Connection, schedule_id: str, turn: sa.Row[Any]) -> None:
     """Stores the event for a schedule whose turn, by its `id`, `session_id` and `error`, is not run again."""
     if outbox_of(connection) is not None:
         about = {"schedule_id": schedule_id, "turn_id": turn.id, "error_code": turn.error["code"]}
         await _store(connection, f"evt_{schedule_id}_{turn.id}", "schedule.failed", about, turn.session_id)
 
 
-async def _store(
-    connection: AsyncConnection, event_id: str, kind: str, about: Mapping[str, Any], session_id: str
-) -> None:
+async def _store(connection: Connection, event_id: str, kind: str, about: Mapping[str, Any], session_id: str) -> None:
     payload = sa.literal(about, webhook_events.c.data.type).op("||")(sa.func.jsonb_build_object(*_of_session()))
     row = sa.select(sa.literal(event_id), sessions.c.id, sa.literal(kind), payload, sa.func.clock_timestamp(), _due())
     await connection.execute(sa.insert(webhook_events).from_select(_WRITTEN, row.where(sessions.c.id == session_id)))
 
 
 async def mandate_changed(
-    connection: AsyncConnection,
+    connection: Connection,
     what: Literal["given", "revoked", "used"],
     event: str,
     user: str,
@@ -170,7 +168,7 @@ async def mandate_changed(
     await connection.execute(insert_once(webhook_events).values(row | times).on_conflict_do_nothing())
 
 
-async def tool_failed(connection: AsyncConnection, event_id: str, tool: str) -> None:
+async def tool_failed(connection: Connection, event_id: str, tool: str) -> None:
     """Stores the event for a tool that has failed for all, once for its id."""
     about = {"tool": tool, "status": "failed"}
     row = {"id": event_id, "type": "tool.failed", "data": about, "created_at": sa.func.now(), "due_at": sa.func.now()}
@@ -194,7 +192,7 @@ def _due() -> sa.ColumnElement[datetime]:
     return sa.func.coalesce(first, sa.func.clock_timestamp())
 
 
-async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent | None:
+async def claim_due(connection: Connection, *, lease_s: float) -> DueEvent | None:
     """Claims the event that has been due for longest, for `lease_s` seconds. Only the first of a session can be: the
     next one is sent once it is delivered or dropped. Returns None if none is due.
     """
@@ -211,7 +209,7 @@ async def claim_due(connection: AsyncConnection, *, lease_s: float) -> DueEvent 
     return DueEvent(**row._asdict()) if row else None
 
 
-async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
+async def drop(connection: Connection, event: DueEvent) -> bool:
     """Deletes a claimed event: it was delivered, or is given up. Those of its session that waited behind its failures
     are due at once. Returns False if another process has claimed it meanwhile.
     """
@@ -225,7 +223,7 @@ async def drop(connection: AsyncConnection, event: DueEvent) -> bool:
     return (await connection.execute(statement)).one_or_none() is not None
 
 
-async def postpone(connection: AsyncConnection, event: DueEvent, failure: str, *, wait_s: float) -> None:
+async def postpone(connection: Connection, event: DueEvent, failure: str, *, wait_s: float) -> None:
     """Stores why a try of a claimed event failed. It is due again in `wait_s` seconds, and what waits behind it too."""
     columns, ours = webhook_events.c, webhook_events.alias("ours")
     is_it = columns.id == event.id
@@ -247,13 +245,13 @@ def _is_of_session(event: DueEvent) -> sa.ColumnElement[bool]:
     return webhook_events.c.session_id == sa.literal(event.session_id, webhook_events.c.session_id.type)
 
 
-async def give_back(connection: AsyncConnection, event: DueEvent, *, wait_s: float) -> None:
+async def give_back(connection: Connection, event: DueEvent, *, wait_s: float) -> None:
     """Makes a claimed event due again in `wait_s` seconds."""
     waiting = {"due_at": due_in(wait_s), "leased_until": None}
     await connection.execute(sa.update(webhook_events).where(*_is_ours(event)).values(waiting))
 
 
-async def retry_events(connection: AsyncConnection, event_id: str | None = None) -> int:
+async def retry_events(connection: Connection, event_id: str | None = None) -> int:
     """Makes those due at once, or this one, that failed or wait and are not on their way. Returns how many."""
     later = webhook_events.c.failure.is_not(None) | (webhook_events.c.tries == 0)
     is_wanted = if_given(webhook_events.c.id, event_id)
@@ -261,7 +259,7 @@ async def retry_events(connection: AsyncConnection, event_id: str | None = None)
     return (await connection.execute(sa.update(webhook_events).where(*waits).values(due_at=sa.func.now()))).rowcount
 
 
-async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) -> int:
+async def drop_excess(connection: Connection, *, most: int = MAX_EVENTS) -> int:
     """Deletes those beyond the `most` newest or older than KEPT, DROPPED_AT_ONCE at most. Returns how many."""
     newest_dropped = sa.select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
     beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
@@ -274,7 +272,7 @@ async def drop_excess(connection: AsyncConnection, *, most: int = MAX_EVENTS) ->
     return dropped.rowcount
 
 
-async def read_pending(connection: AsyncConnection) -> tuple[int, float]:
+async def read_pending(connection: Connection) -> tuple[int, float]:
     """Returns how many events wait, and for how many seconds the first of them has."""
     waited = sa.func.extract("epoch", sa.func.now() - sa.func.min(webhook_events.c.created_at))
     waiting = sa.select(sa.func.count(), sa.func.coalesce(waited, 0)).select_from(webhook_events)
@@ -282,7 +280,7 @@ async def read_pending(connection: AsyncConnection) -> tuple[int, float]:
     return row[0], float(row[1])
 
 
-async def read_outbox(connection: AsyncConnection) -> OutboxState:
+async def read_outbox(connection: Connection) -> OutboxState:
     kinds = (webhook_events.c.type, webhook_events.c.failure)
     oldest = sa.func.min(webhook_events.c.created_at).label("oldest_at")
     counted = sa.select(*kinds, sa.func.count().label("events"), oldest)
@@ -301,7 +299,7 @@ async def read_outbox(connection: AsyncConnection) -> OutboxState:
     return OutboxState(by_type.total(), in_flight, oldest_at, by_type, failing, next(iter(last_failures), None))
 
 
-async def list_events(connection: AsyncConnection, *, after: int, limit: int) -> list[WaitingEvent]:
+async def list_events(connection: Connection, *, after: int, limit: int) -> list[WaitingEvent]:
     """Returns what waits behind the position `after`, oldest first."""
     waiting = _WAITING.where(webhook_events.c.seq > after).order_by(webhook_events.c.seq).limit(limit)
     return [WaitingEvent(**row) for row in (await connection.execute(waiting)).mappings()]

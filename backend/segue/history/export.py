@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent import plan_messages
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.domain import recording
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, app_error
@@ -63,7 +62,7 @@ class StoredConversation:
 
 
 async def load_conversation(
-    connection: AsyncConnection, owner: str, session_id: str, *, max_result_bytes: int, now: datetime
+    connection: Connection, owner: str, session_id: str, *, max_result_bytes: int, now: datetime
 ) -> StoredConversation:
     """Raises NotFound for a missing or foreign session, AppError `nothing_to_export`, `conversation_too_long`."""
     session = await get_session(connection, owner, session_id)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
 from segue.db.rows import oldest_first
 from segue.domain import session
@@ -42,7 +42,7 @@ _APPROVED, _ASKED = '("message_id": "msg_)', '("asked_in": "turn_)'
 
 
 async def fork_session(
-    connection: AsyncConnection, owner: str, session_id: str, message_id: str, *, now: datetime
+    connection: Connection, owner: str, session_id: str, message_id: str, *, now: datetime
 ) -> session.Session:
     """Returns a new session with the history of this one up to and with a message, in the caller's transaction, which
     it begins. Raises NotFound, AppError `not_in_history`, and `turn_in_progress` if a turn up to there has not ended.
@@ -282,7 +282,7 @@ class Said:
 
 
 async def import_history(
-    connection: AsyncConnection, session_id: str, imported: Sequence[Said], *, key: str, now: datetime
+    connection: Connection, session_id: str, imported: Sequence[Said], *, key: str, now: datetime
 ) -> None:
     """Stores the newest turns in a session that has none yet. The last of them is found under the idempotency `key`."""
     exchanges = _exchanges(imported)[-MAX_TURNS:]

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
@@ -93,9 +92,7 @@ class WindowFigures:
     """The figures of a window of time, as a whole and in parts."""
 
     bucket_s: Annotated[int, doc("The length of each bucket in seconds.")]
-    counted_since: Annotated[
-        datetime, doc("When the window begins, or later if it has over 50,000 turns: only the newest are counted.")
-    ]
+    counted_since: Annotated[datetime, doc("When the window begins, or later: 50,000 turns are counted at most.")]
     total: Annotated[Figures, doc("The figures of the whole window.")]
     buckets: Annotated[list[Bucket], doc("60 of a minute, or 96 of a quarter of an hour, oldest first.")]
     errors: Annotated[list[ErrorCount], doc("The codes of errors, the most frequent first, 50 at most.")]
@@ -121,7 +118,7 @@ class OperatorFigures:
         return figures
 
 
-async def _figures_of(connection: AsyncConnection, window: Period, *, now: datetime) -> WindowFigures:
+async def _figures_of(connection: Connection, window: Period, *, now: datetime) -> WindowFigures:
     buckets, bucket_s = _SPANS[window]
     first = int(now.timestamp()) // bucket_s - buckets + 1
     starts = [datetime.fromtimestamp((first + place) * bucket_s, UTC) for place in range(buckets)]
@@ -291,9 +288,7 @@ def _counts() -> sa.Select[Any]:
 _NAMES, _COUNTS = _names(), _counts()
 
 
-async def list_users(
-    connection: AsyncConnection, *, after: str | None, limit: int, now: datetime
-) -> list[UserOverview]:
+async def list_users(connection: Connection, *, after: str | None, limit: int, now: datetime) -> list[UserOverview]:
     """Returns users by name: all who have a session, a key, usage or limits."""
     names = list((await connection.execute(_NAMES, {"after": after or "", "at_most": limit})).scalars())
     today = now.astimezone(UTC).date()

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import ColumnElement, Row, Select, func, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
 from segue.db.redis_keys import Cache
 from segue.db.rows import cached, if_given, oldest_first, readable, reader
@@ -80,7 +80,7 @@ class TurnFilter(BaseModel):
 
 
 async def list_any(
-    connection: AsyncConnection, filters: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
+    connection: Connection, filters: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
 ) -> list[OpsTurn]:
     """Returns open turns, or those of a status, newest first; with `words` also how their messages begin."""
     statement = _turns().where(*_fits(filters), if_given(turns.c.id, before, lt))
@@ -109,7 +109,7 @@ def _fits(filters: TurnFilter) -> Iterable[ColumnElement[bool]]:
         yield (turns.c.created_at < filters.until) & (turns.c.id < first_id("turn", filters.until + SKEW))
 
 
-async def find_any(connection: AsyncConnection, turn_id: str) -> OpsTurn:
+async def find_any(connection: Connection, turn_id: str) -> OpsTurn:
     """Raises NotFound for a turn that is in no session."""
     row = existing("turn", (await connection.execute(_turns().where(turns.c.id == turn_id))).one_or_none())
     [turn] = await _with_tools(connection, [row])
@@ -131,7 +131,7 @@ def _with_report(turn: OpsTurn, report: ActivityReport | None) -> OpsTurn:
     return replace(turn, node=activity.node, heard_at=report.at, running=turn.running or waits)
 
 
-async def _with_tools(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[OpsTurn]:
+async def _with_tools(connection: Connection, rows: Sequence[Row[Any]]) -> list[OpsTurn]:
     calls: dict[str, tuple[Running, ...]] = {}
     if running := [row.turn_id for row in rows if row.status == "running"]:
         statement = select(tool_calls.c.turn_id, tool_calls.c.tool_name, tool_calls.c.started_at)
@@ -164,10 +164,7 @@ class Attempt:
     epoch: Annotated[int, doc("The turn's epoch in the attempt. It grows with every attempt.")]
     started_at: Annotated[AwareDatetime | None, doc("When the process took the turn.")]
     ended_at: Annotated[AwareDatetime | None, doc("When the attempt ended; null while it runs.")]
-    why: Annotated[
-        str | None,
-        doc("Why it ended: `handed_back`, `storage_lost`, `process_lost` or a problem's code; null for an answer."),
-    ]
+    why: Annotated[str | None, doc("Why: `handed_back`, `storage_lost`, `process_lost` or a code; null: it answered.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +239,7 @@ class _Kept(RunTimeline):
     attempts: tuple[Attempt, ...] = ()
 
 
-async def timeline_of(connection: AsyncConnection, cache: Cache, turn_id: str) -> TurnTimeline:
+async def timeline_of(connection: Connection, cache: Cache, turn_id: str) -> TurnTimeline:
     """Raises NotFound for a turn that is in no session."""
     found = await find_any(connection, turn_id)
     row = (await connection.execute(select(turns).where(turns.c.id == turn_id))).one()
@@ -307,7 +304,7 @@ def _at(turn: OpsTurn, each: NodeRun | ModelRun) -> datetime:
     return (turn.started_at or turn.created_at) + timedelta(milliseconds=each.at_ms)
 
 
-async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedToolCall]:
+async def _tool_calls(connection: Connection, turn_id: str) -> list[TimedToolCall]:
     shown = ("status", "duration_ms", "plan_id", "step_id", "granted", "mandate_id", "settled_by")
     of_call = (tool_calls.c.id.label("tool_call_id"), tool_calls.c.tool_name.label("tool"))
     statement = select(*of_call, tool_calls.c.started_at.label("at"), *(tool_calls.c[name] for name in shown))
@@ -316,7 +313,7 @@ async def _tool_calls(connection: AsyncConnection, turn_id: str) -> list[TimedTo
     return [TimedToolCall(**{**row, "status": row["status"] if row["status"] in known else "unknown"}) for row in rows]
 
 
-async def _approval(connection: AsyncConnection, row: Row[Any]) -> list[Wait]:
+async def _approval(connection: Connection, row: Row[Any]) -> list[Wait]:
     """The wait for a yes that the turn's answer asked for last: it ends with the next message, or with the plan."""
     if row.finished_at is None:
         return []

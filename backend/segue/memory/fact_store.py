@@ -13,9 +13,9 @@ from typing import Any, get_args
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, REAL, insert
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import UserDefinedType
 
+from segue.db.engine import Connection
 from segue.db.models import memories
 from segue.db.rows import Position, if_given, newest_first, note_unreadable, older_than, oldest_first
 from segue.domain.errors import NotFound, app_error, existing
@@ -62,7 +62,7 @@ def _joined(function: Any, words: sa.ColumnElement[str]) -> sa.ColumnElement[Any
 
 
 async def add_fact(
-    connection: AsyncConnection, owner: str, fact: NewFact, *, now: datetime, source: FactSource | None = None
+    connection: Connection, owner: str, fact: NewFact, *, now: datetime, source: FactSource | None = None
 ) -> Memory:
     """Returns the stored fact, or the current one with the same words. The fact it supersedes is no longer current."""
     values = {
@@ -88,14 +88,14 @@ async def add_fact(
     return memory
 
 
-async def supersede(connection: AsyncConnection, owner: str, memory_id: str, *, by: str) -> None:
+async def supersede(connection: Connection, owner: str, memory_id: str, *, by: str) -> None:
     """Marks a fact as replaced by another, unless it was deleted or corrected in the meantime."""
     is_it = (memories.c.owner == owner, memories.c.id == memory_id, memories.c.id != by, _IS_CURRENT)
     await connection.execute(sa.update(memories).where(*is_it).values(superseded_by=by))
 
 
 async def list_facts(
-    connection: AsyncConnection, owner: str, *, before: Position | None, limit: int, session_id: str | None = None
+    connection: Connection, owner: str, *, before: Position | None, limit: int, session_id: str | None = None
 ) -> list[tuple[Memory, Position]]:
     """Newest first, each with its position, of one session if given. `before` is the last one seen, perhaps gone."""
     mine = (memories.c.owner == owner, _IS_CURRENT, if_given(memories.c.session_id, session_id))
@@ -104,13 +104,13 @@ async def list_facts(
     return [(_memory(row), (row.seq, row.id)) for row in rows]
 
 
-async def oldest_facts(connection: AsyncConnection, owner: str, *, limit: int) -> list[Memory]:
+async def oldest_facts(connection: Connection, owner: str, *, limit: int) -> list[Memory]:
     statement = sa.select(*_SHOWN).where(memories.c.owner == owner, _IS_CURRENT).order_by(*oldest_first(memories))
     return [_memory(row) for row in await connection.execute(statement.limit(limit))]
 
 
 async def change_fact(
-    connection: AsyncConnection, owner: str, memory_id: str, *, content: str | None, kind: MemoryKind | None
+    connection: Connection, owner: str, memory_id: str, *, content: str | None, kind: MemoryKind | None
 ) -> Memory:
     """Changes the given columns. Raises NotFound as `delete_fact`, AppError `memory_exists` if another fact says so."""
     changes: dict[str, Any] = {"kind": kind} if kind is not None else {}
@@ -143,7 +143,7 @@ def _worded(content: str) -> dict[str, Any]:
     }
 
 
-async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -> str | None:
+async def delete_fact(connection: Connection, owner: str, memory_id: str) -> str | None:
     """Deletes the fact and those it corrected. Returns the session it comes from. Raises NotFound."""
     gone = sa.delete(memories).where(memories.c.owner == owner, memories.c.id == memory_id, _IS_CURRENT)
     told_in: str | None
@@ -151,7 +151,7 @@ async def delete_fact(connection: AsyncConnection, owner: str, memory_id: str) -
     return told_in
 
 
-async def delete_facts_that_say(connection: AsyncConnection, owner: str, contents: Collection[str]) -> list[str]:
+async def delete_facts_that_say(connection: Connection, owner: str, contents: Collection[str]) -> list[str]:
     """Deletes the current facts of these words, whatever their case and punctuation, and those they corrected."""
     hashes = [_hash(" ".join(content.split())) for content in contents]
     is_said = memories.c.content_hash.in_(hashes) | memories.c.content.in_(contents)  # older hashes know no signs
@@ -159,7 +159,7 @@ async def delete_facts_that_say(connection: AsyncConnection, owner: str, content
     return [str(content) for content in await connection.scalars(gone.returning(memories.c.content))]
 
 
-async def delete_facts_told_in(connection: AsyncConnection, told_in: sa.Select[tuple[str]]) -> None:
+async def delete_facts_told_in(connection: Connection, told_in: sa.Select[tuple[str]]) -> None:
     """Deletes the facts that come from these messages. What they corrected holds again, unless it was told since."""
     gone, newer = sa.select(memories.c.id).where(memories.c.message_id.in_(told_in)), memories.alias("newer")
     same = (newer.c.owner == memories.c.owner, newer.c.content_hash == memories.c.content_hash)
@@ -169,7 +169,7 @@ async def delete_facts_told_in(connection: AsyncConnection, told_in: sa.Select[t
     await connection.execute(sa.delete(memories).where(memories.c.id.in_(gone)))
 
 
-async def delete_facts_of_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+async def delete_facts_of_session(connection: Connection, owner: str, session_id: str) -> None:
     """Deletes the facts that come from a session, corrected ones too, and those they corrected."""
     await connection.execute(sa.delete(memories).where(memories.c.owner == owner, memories.c.session_id == session_id))
 
@@ -199,7 +199,7 @@ _FIND = _find_statement()
 
 
 async def find_facts(
-    connection: AsyncConnection, owner: str, words: str, *, limit: int, now: datetime
+    connection: Connection, owner: str, words: str, *, limit: int, now: datetime
 ) -> tuple[list[Memory], list[Memory]]:
     """Returns the facts that share a word with `search_words`, best first, and then others of ALWAYS_USEFUL kinds."""
     values = {"of_owner": owner, "asked": " | ".join(words.split()), "at_most": limit, "at": now}
@@ -240,14 +240,14 @@ _NEAREST = _nearest_statement()
 
 
 async def nearest_facts(
-    connection: AsyncConnection, owner: str, model: str, embedding: Sequence[float], *, limit: int
+    connection: Connection, owner: str, model: str, embedding: Sequence[float], *, limit: int
 ) -> list[tuple[Memory, float]]:
     """Returns the facts whose embeddings are closest, with the cosine of the angle between. Needs pgvector."""
     values = {"of_owner": owner, "of_model": model, "to": list(embedding), "dimensions": len(embedding)}
     return [(_memory(row), row.cosine) for row in await connection.execute(_NEAREST, {**values, "at_most": limit})]
 
 
-async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:
+async def mark_used(connection: Connection, owner: str, memory_ids: Sequence[str], *, now: datetime) -> None:
     """Leaves the mark of a fact that has one of the last hour: most are given in every turn."""
     is_due = sa.or_(memories.c.last_used_at.is_(None), memories.c.last_used_at < now - MARKED_EVERY)
     marked = sa.update(memories).where(memories.c.owner == owner, memories.c.id.in_(memory_ids), is_due)
@@ -255,7 +255,7 @@ async def mark_used(connection: AsyncConnection, owner: str, memory_ids: Sequenc
 
 
 async def facts_without_embedding(
-    connection: AsyncConnection, model: str, *, limit: int, is_any: bool
+    connection: Connection, model: str, *, limit: int, is_any: bool
 ) -> dict[str, list[tuple[str, str]]]:
     """Returns ids and contents of current facts whose embedding is missing or of another model, by owner. With `is_any`
     they are drawn by lot: one that the endpoint does not take is not always among them.
@@ -271,7 +271,7 @@ async def facts_without_embedding(
 
 
 async def set_embeddings(
-    connection: AsyncConnection, model: str, embeddings: Sequence[tuple[str, str, Sequence[float]]]
+    connection: Connection, model: str, embeddings: Sequence[tuple[str, str, Sequence[float]]]
 ) -> None:
     """Each goes to a fact's id and content, and is left out if the fact's content has changed by now."""
     is_it = memories.c.id == sa.bindparam("of_id"), memories.c.content == sa.bindparam("says")

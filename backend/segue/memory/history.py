@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, get_args
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import QUEUED, messages, sessions, turns
 from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
 from segue.domain.errors import existing
@@ -87,7 +87,7 @@ _APPEND = insert_message(
 )
 
 
-async def append_message(connection: AsyncConnection, turn: TurnKey, message: NewMessage) -> str:
+async def append_message(connection: Connection, turn: TurnKey, message: NewMessage) -> str:
     """Stores a message under the session's next seq and returns its id."""
     values = message_values(turn, message)
     await connection.execute(_APPEND, values)
@@ -95,7 +95,7 @@ async def append_message(connection: AsyncConnection, turn: TurnKey, message: Ne
     return message_id
 
 
-async def replace_result(connection: AsyncConnection, tool_call_id: str, reference: Mapping[str, Any]) -> None:
+async def replace_result(connection: Connection, tool_call_id: str, reference: Mapping[str, Any]) -> None:
     """Stores another reference in the message that answers a call: its outcome is known now."""
     content = orjson.dumps(reference).decode()
     await connection.execute(sa.update(messages).where(messages.c.tool_call_id == tool_call_id).values(content=content))
@@ -119,7 +119,7 @@ _MOVE = (
 )
 
 
-async def move_message(connection: AsyncConnection, turn_id: str, to: TurnKey) -> Message:
+async def move_message(connection: Connection, turn_id: str, to: TurnKey) -> Message:
     """Makes the user's message of a turn the newest message of another turn of its session, and returns it."""
     values = {"at_session": to.session_id, "of_turn": turn_id, "to_turn": to.turn_id, "to_turn_seq": to.turn_seq}
     [moved] = await _read(connection, _MOVE, values)
@@ -137,7 +137,7 @@ _WINDOW = (
 )
 
 
-async def forget_opaque(connection: AsyncConnection, session_id: str) -> None:
+async def forget_opaque(connection: Connection, session_id: str) -> None:
     """Drops the opaque parts of a session's messages, since they can no longer be verified."""
     conditions = (messages.c.session_id == session_id, messages.c.opaque.is_not(None))
     await connection.execute(sa.update(messages).where(*conditions).values(opaque=sa.null()))
@@ -153,7 +153,7 @@ class StoredWindow:
 
 
 async def load_window(
-    connection: AsyncConnection, turn: TurnKey, *, after: int, limit: int, made_by: Sequence[str], opaque_bytes: int
+    connection: Connection, turn: TurnKey, *, after: int, limit: int, made_by: Sequence[str], opaque_bytes: int
 ) -> StoredWindow:
     """Returns the last `limit` messages of the turns from behind `after` to this one, in the order of `provider_valid`.
     They are in the order of turns, not of arrival: a question that came while another ran follows the other's answer.
@@ -179,7 +179,7 @@ async def load_window(
 
 
 async def _with_opening(
-    connection: AsyncConnection, session_id: str, rows: Sequence[sa.RowMapping]
+    connection: Connection, session_id: str, rows: Sequence[sa.RowMapping]
 ) -> Sequence[sa.RowMapping]:
     """A window that starts inside a turn gets the user's message of that turn, or starts at the next turn."""
     if not rows or rows[0]["seq"] == rows[0]["turn_seq"]:
@@ -192,7 +192,7 @@ async def _with_opening(
 
 
 async def load_turns(
-    connection: AsyncConnection, session_id: str, *, after: int, up_to: int, limit: int
+    connection: Connection, session_id: str, *, after: int, up_to: int, limit: int
 ) -> list[list[Message]]:
     """Returns the oldest turns behind `after` up to `up_to`, whole unless the first alone exceeds `limit` messages."""
     history = sa.select(*SHOWN).where(messages.c.session_id == session_id, IN_HISTORY)
@@ -204,7 +204,7 @@ async def load_turns(
 
 
 async def list_messages(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     session_id: str,
     *,
@@ -222,7 +222,7 @@ async def list_messages(
 
 
 async def messages_around(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     session_id: str,
     named: str,
@@ -245,13 +245,13 @@ async def messages_around(
     return (found[::-1], has_newer, has_older) if newest_first else (found, has_older, has_newer)
 
 
-async def check_branch(connection: AsyncConnection, session_id: str, branch: str) -> None:
+async def check_branch(connection: Connection, session_id: str, branch: str) -> None:
     """Raises NotFound if the session has no such branch."""
     of_branch = sa.select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch == branch)
     existing("branch", await connection.scalar(of_branch.limit(1)))
 
 
-async def get_message(connection: AsyncConnection, owner: str, session_id: str, message_id: str) -> Message:
+async def get_message(connection: Connection, owner: str, session_id: str, message_id: str) -> Message:
     """Raises NotFound if the message is missing, in another session or another owner's."""
     statement = _owned(owner, session_id).where(messages.c.id == message_id)
     return _message(existing("message", (await connection.execute(statement)).mappings().one_or_none()))
@@ -263,7 +263,7 @@ def said_by_user(message: Message) -> str:
 
 
 async def recent_texts(
-    connection: AsyncConnection, owner: str, session_id: str, *, limit: int, roles: Sequence[Role] = _SPEAKERS
+    connection: Connection, owner: str, session_id: str, *, limit: int, roles: Sequence[Role] = _SPEAKERS
 ) -> list[Message]:
     """Returns the last messages of the user and the assistant in a session, newest first. A message whose turn still
     waits does not count yet: nothing in it agrees to, or asks for, an act of the turn before it.
@@ -281,13 +281,13 @@ def _owned(owner: str, session_id: str) -> sa.Select[Any]:
     return sa.select(*SHOWN).join(sessions, session).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
-async def user_messages_of(connection: AsyncConnection, turn_id: str) -> list[Message]:
+async def user_messages_of(connection: Connection, turn_id: str) -> list[Message]:
     """Returns the user's messages in a turn, the one that opened it first; empty if the turn is gone."""
     statement = sa.select(*SHOWN).where(messages.c.turn_id == turn_id, messages.c.role == "user")
     return await _read(connection, statement.order_by(messages.c.seq))
 
 
-async def opening_messages(connection: AsyncConnection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
+async def opening_messages(connection: Connection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
     """Returns the first message in the history of each of these sessions, if it has one."""
     first = sa.select(*SHOWN).where(messages.c.session_id == sessions.c.id, IN_HISTORY)
     found = first.order_by(messages.c.seq).limit(1).correlate(sessions).lateral()
@@ -295,7 +295,7 @@ async def opening_messages(connection: AsyncConnection, session_ids: Sequence[st
     return {row["session_id"]: [_message(row)] for row in (await connection.execute(of_these)).mappings()}
 
 
-async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: int) -> str | None:
+async def answer_before(connection: Connection, session_id: str, turn_seq: int) -> str | None:
     """Returns the assistant's last message to the user before a turn."""
     statement = sa.select(messages.c.content).where(messages.c.session_id == session_id, IN_HISTORY)
     before = statement.where(messages.c.role == "assistant", messages.c.turn_seq < turn_seq)
@@ -303,7 +303,7 @@ async def answer_before(connection: AsyncConnection, session_id: str, turn_seq: 
     return (await connection.execute(newest)).scalar_one_or_none()
 
 
-async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, Message]:
+async def final_messages(connection: Connection, turn_ids: Sequence[str]) -> dict[str, Message]:
     """Returns the last assistant message of completed turns, by turn id; none that a later run has replaced."""
     conditions = (messages.c.turn_id.in_(turn_ids), messages.c.role == "assistant", IN_HISTORY | ~messages.c.cut_off)
     last = sa.select(*SHOWN).ext(distinct_on(messages.c.turn_id)).where(*conditions)
@@ -311,7 +311,7 @@ async def final_messages(connection: AsyncConnection, turn_ids: Sequence[str]) -
     return {row["turn_id"]: _message(row) for row in (await connection.execute(statement)).mappings()}
 
 
-async def last_exchange(connection: AsyncConnection, session_id: str) -> tuple[str, str] | None:
+async def last_exchange(connection: Connection, session_id: str) -> tuple[str, str] | None:
     """Returns the user's message and the assistant's answer of the session's last completed turn."""
     last = sa.select(messages.c.content).join(sessions, sessions.c.last_turn_id == messages.c.turn_id)
     statement = last.where(sessions.c.id == session_id, IN_HISTORY).order_by(messages.c.seq)
@@ -348,7 +348,7 @@ class _Told:
 
 
 async def _read(
-    connection: AsyncConnection, statement: sa.Executable, values: Mapping[str, Any] | None = None
+    connection: Connection, statement: sa.Executable, values: Mapping[str, Any] | None = None
 ) -> list[Message]:
     return list(map(_message, (await connection.execute(statement, values)).mappings().all()))
 

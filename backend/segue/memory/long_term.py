@@ -8,9 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.domain.errors import AppError
 from segue.domain.ids import local_time
 from segue.domain.session import Memory, MemoryKind, Message, NewFact
@@ -144,7 +142,7 @@ class LongTermMemory:
 
     async def store(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         owner: str,
         fact: NewFact,
         *,

@@ -12,9 +12,8 @@ from unicodedata import normalize
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import messages, sessions
 from segue.domain.session import Session
 from segue.memory.fact_cues import search_words
@@ -39,7 +38,7 @@ class SearchPosition:
 
 
 async def search_sessions(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     words: Sequence[str],
     *,

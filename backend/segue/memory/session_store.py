@@ -11,9 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.db import models
+from segue.db.engine import Connection
 from segue.db.models import client_sessions, feedback, messages, plans, receipts, sessions, turns
 from segue.db.rows import claim_row, due_in, if_given, plan_of, postpone_row, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
@@ -29,7 +29,7 @@ _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fiel
 
 
 async def create_session(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     *,
     title: str | None,
@@ -51,13 +51,13 @@ async def create_session(
     return Session(id=session_id, **{**columns, **begins})
 
 
-async def get_session(connection: AsyncConnection, owner: str, session_id: str) -> Session:
+async def get_session(connection: Connection, owner: str, session_id: str) -> Session:
     """Raises NotFound if the session is missing or has another owner."""
     found = await connection.execute(_owned(owner).where(sessions.c.id == session_id))
     return readable_session(existing("session", found.one_or_none()))
 
 
-async def find_named(connection: AsyncConnection, owner: str, client_id: str) -> Session | None:
+async def find_named(connection: Connection, owner: str, client_id: str) -> Session | None:
     named = (client_sessions.c.owner == owner, client_sessions.c.client_id == client_id)
     session_id = sa.select(client_sessions.c.session_id).where(*named).scalar_subquery()
     row = (await connection.execute(_owned(owner).where(sessions.c.id == session_id))).one_or_none()
@@ -65,7 +65,7 @@ async def find_named(connection: AsyncConnection, owner: str, client_id: str) ->
 
 
 async def name_session(
-    connection: AsyncConnection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
+    connection: Connection, owner: str, client_id: str, session_id: str, *, instead_of: str | None = None
 ) -> bool:
     """Returns whether the session has this name now, not that of another one, unless that is `instead_of`."""
     insertion = upsert(client_sessions).values(owner=owner, client_id=client_id, session_id=session_id)
@@ -77,12 +77,12 @@ async def name_session(
     return await connection.scalar(named.returning(client_sessions.c.session_id)) is not None
 
 
-async def check_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+async def check_session(connection: Connection, owner: str, session_id: str) -> None:
     """Raises NotFound as `get_session`, which reads more."""
     existing("session", await connection.scalar(_id_of(owner, session_id)))
 
 
-async def lock_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+async def lock_session(connection: Connection, owner: str, session_id: str) -> None:
     """Keeps other messages out until the caller's transaction ends. Raises NotFound as `get_session`."""
     existing("session", await connection.scalar(_id_of(owner, session_id).with_for_update(key_share=True)))
 
@@ -91,14 +91,14 @@ def _id_of(owner: str, session_id: str) -> sa.Select[tuple[str]]:
     return sa.select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
 
 
-async def owner_of(connection: AsyncConnection, session_id: str) -> str:
+async def owner_of(connection: Connection, session_id: str) -> str:
     """Returns the owner of any session: for ops only. Raises NotFound if it is missing."""
     owner: str | None = await connection.scalar(sa.select(sessions.c.owner).where(sessions.c.id == session_id))
     return existing("session", owner)
 
 
 async def list_sessions(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     *,
     archived: bool = False,
@@ -122,9 +122,7 @@ def latest_first(of: sa.FromClause) -> Sequence[sa.ColumnElement[Any]]:
     return of.c.updated_at.desc(), of.c.id.desc()
 
 
-async def update_session(
-    connection: AsyncConnection, owner: str, session_id: str, *, changes: Mapping[str, Any]
-) -> Session:
+async def update_session(connection: Connection, owner: str, session_id: str, *, changes: Mapping[str, Any]) -> Session:
     """`changes` are what a client may set. Archiving or pinning it does not count as activity. Raises NotFound."""
     if changes:
         if "title" in changes:
@@ -160,7 +158,7 @@ def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[da
     return sa.case((improves & (sessions.c.title_due_at == _UNANSWERED), sa.func.now()), else_=sessions.c.title_due_at)
 
 
-async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitle | None:
+async def claim_title(connection: Connection, *, lease_s: float) -> DueTitle | None:
     """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
     leased, is_due = {"title_due_at": due_in(lease_s)}, sessions.c.title_due_at < _UNANSWERED  # as the index has it
     read = [sessions.c[name] for name in ("owner", "id", "title", "language")]
@@ -168,7 +166,7 @@ async def claim_title(connection: AsyncConnection, *, lease_s: float) -> DueTitl
     return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
 
 
-async def store_title(connection: AsyncConnection, job: DueTitle, title: str | None) -> bool:
+async def store_title(connection: Connection, job: DueTitle, title: str | None) -> bool:
     """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
     still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
     if title is None:
@@ -178,12 +176,12 @@ async def store_title(connection: AsyncConnection, job: DueTitle, title: str | N
     return await connection.scalar(query.returning(sessions.c.id)) is not None
 
 
-async def give_back_title(connection: AsyncConnection, job: DueTitle, *, wait_s: float) -> None:
+async def give_back_title(connection: Connection, job: DueTitle, *, wait_s: float) -> None:
     """Makes a claimed title due again in `wait_s` seconds."""
     await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))
 
 
-async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
+async def lock_idle(connection: Connection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
     """Locks the session that has been idle for longest, but for these, and returns its owner and id; None if none is
     for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked),
     nor one that an active schedule or trigger will go on in, or in which a plan waits.
@@ -201,20 +199,20 @@ async def lock_idle(connection: AsyncConnection, *, days: int, but: Sequence[str
     return (row.owner, row.id) if row else None
 
 
-async def those_there(connection: AsyncConnection, session_ids: Sequence[str]) -> set[str]:
+async def those_there(connection: Connection, session_ids: Sequence[str]) -> set[str]:
     """Returns which of these sessions exist."""
     found = await connection.scalars(sa.select(sessions.c.id).where(sessions.c.id.in_(session_ids)))
     return set(found) if session_ids else set()
 
 
-async def delete_session(connection: AsyncConnection, owner: str, session_id: str) -> None:
+async def delete_session(connection: Connection, owner: str, session_id: str) -> None:
     """Deletes the session, its receipts and, by its foreign keys, all that is in it. Raises NotFound."""
     gone = sa.delete(sessions).where(sessions.c.id == session_id, sessions.c.owner == owner).returning(sessions.c.id)
     existing("session", await connection.scalar(gone))
     await connection.execute(sa.delete(receipts).where(receipts.c.session_id == session_id))
 
 
-async def count_gaps(connection: AsyncConnection, session_id: str, *, again: bool) -> None:
+async def count_gaps(connection: Connection, session_id: str, *, again: bool) -> None:
     """Counts a session's `gaps` if they are not counted yet, or `again`, unless something happens in it meanwhile: a
     session older than that column has null, and a process of the release before leaves it as it is.
     """
@@ -257,9 +255,7 @@ def readable_session(row: sa.Row[Any], *, hit: Sequence[Any] | None = None) -> S
     return Session(**columns) if hit is None else FoundSession(**columns, snippet=hit[0], message_id=hit[1])
 
 
-async def set_feedback(
-    connection: AsyncConnection, message_id: str, *, rating: Rating | None, comment: str | None
-) -> None:
+async def set_feedback(connection: Connection, message_id: str, *, rating: Rating | None, comment: str | None) -> None:
     """Replaces the feedback on a message; without a rating it is deleted."""
     if rating is None:
         await connection.execute(sa.delete(feedback).where(feedback.c.message_id == message_id))
@@ -269,14 +265,14 @@ async def set_feedback(
     await connection.execute(new.on_conflict_do_update(index_elements=["message_id"], set_=changes))
 
 
-async def feedback_on(connection: AsyncConnection, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+async def feedback_on(connection: Connection, message_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the `feedback` of a message's metadata by its id, of those that have one."""
     rows = await connection.execute(sa.select(feedback).where(feedback.c.message_id.in_(message_ids)))
     return {row.message_id: {"feedback": {"rating": row.rating, "comment": row.comment}} for row in rows}
 
 
 async def list_feedback(
-    connection: AsyncConnection, *, rating: Rating | None, before: int | None, limit: int
+    connection: Connection, *, rating: Rating | None, before: int | None, limit: int
 ) -> list[tuple[Feedback, int]]:
     """Returns the feedback of all users, newest first, each with its seq: for ops only."""
     of_answer = (messages.c.session_id, messages.c.turn_id, sessions.c.owner.label("user"))

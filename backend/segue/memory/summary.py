@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, null, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import sessions
 from segue.db.rows import claim_row, due_in, postpone_row
 
@@ -97,7 +97,7 @@ class SummaryState:
     tries: int
 
 
-async def summary_state(connection: AsyncConnection, session_id: str) -> SummaryState:
+async def summary_state(connection: Connection, session_id: str) -> SummaryState:
     """Returns how far a session's summary is, without its text. For ops."""
     is_due = sessions.c.summary_due_at.is_not(None)
     chars, due_until = func.coalesce(func.length(sessions.c.summary), 0), case((is_due, sessions.c.summary_until))
@@ -124,7 +124,7 @@ def columns_before(cut: int) -> dict[str, object]:
     return {**kept, "summary_until": None, "summary_due_at": None, "summary_tries": 0}
 
 
-async def claim_summary(connection: AsyncConnection, *, lease_s: float) -> DueSummary | None:
+async def claim_summary(connection: Connection, *, lease_s: float) -> DueSummary | None:
     """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
     wait = timedelta(seconds=lease_s) * func.power(2, func.least(sessions.c.summary_tries, MOST_DOUBLINGS))
     read = ("owner", "id", "summary", "summary_seq", "summary_until", "time_zone")
@@ -138,7 +138,7 @@ async def claim_summary(connection: AsyncConnection, *, lease_s: float) -> DueSu
     return DueSummary(*tuple[Any, ...](due)) if due else None
 
 
-async def give_back_summary(connection: AsyncConnection, due: DueSummary, *, wait_s: float) -> None:
+async def give_back_summary(connection: Connection, due: DueSummary, *, wait_s: float) -> None:
     """Makes a claimed summary due again in `wait_s` seconds, which counts as no try."""
     tries = sessions.c.summary_tries
     values = {"summary_due_at": due_in(wait_s), "summary_tries": tries - 1}
@@ -146,7 +146,7 @@ async def give_back_summary(connection: AsyncConnection, due: DueSummary, *, wai
 
 
 async def store_summary(
-    connection: AsyncConnection, due: DueSummary, summary: str | None, *, covers: int, references: Sequence[str]
+    connection: Connection, due: DueSummary, summary: str | None, *, covers: int, references: Sequence[str]
 ) -> bool:
     """Stores the next summary and the lines that list the results of the turns it covers, which change only with it.
     Returns False if another process has stored one since, turns have left the history, or the session is gone.
@@ -163,7 +163,7 @@ async def store_summary(
     return await connection.scalar(stored.returning(sessions.c.id)) is not None
 
 
-async def forget_reference(connection: AsyncConnection, session_id: str, tool_call_id: str) -> None:
+async def forget_reference(connection: Connection, session_id: str, tool_call_id: str) -> None:
     """Takes the line of a call out of those that are listed with a summary."""
     line = func.jsonb_array_elements_text(sessions.c.summary_references).column_valued("line")
     kept = select(func.jsonb_agg(line)).where(~line.contains(tool_call_id)).scalar_subquery()

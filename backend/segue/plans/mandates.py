@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AwareDatetime, Field, Strict
 from sqlalchemy import ColumnElement, Date, DateTime, Numeric, Row, Text, bindparam, case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import grants, mandates
 from segue.db.rows import OWNER_LOCK, Position, if_given, newest_first, older_than, readable, reader
 from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
@@ -200,7 +200,7 @@ _BOOK = (
 )
 
 
-async def book(connection: AsyncConnection, uses: Mapping[str, Use], *, session_id: str, now: datetime) -> None:
+async def book(connection: Connection, uses: Mapping[str, Use], *, session_id: str, now: datetime) -> None:
     """Counts the uses of the calls with these ids, in the transaction that starts them. Raises MandateSpent."""
     spent = []
     for call_id, use in sorted(uses.items(), key=lambda item: item[1].mandate_id):  # rows are locked in one order
@@ -221,7 +221,7 @@ def covers(spec: ToolSpec, definition: str | None) -> bool:
 
 
 async def mandates_for(
-    connection: AsyncConnection, owner: str, session_id: str, agent: str, spec: ToolSpec
+    connection: Connection, owner: str, session_id: str, agent: str, spec: ToolSpec
 ) -> Sequence[Row[Any]]:
     """Returns the user's mandates for the tool as it is defined now that hold in a session, the narrowest first."""
     if spec.always_asks:
@@ -238,7 +238,7 @@ async def mandates_for(
 
 
 async def give(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     terms: Terms,
     tool: ToolSpec,
@@ -280,7 +280,7 @@ async def give(
 
 
 async def remember(
-    connection: AsyncConnection, owner: str, session_id: str, tool: str, definition: str, *, plan_id: str, now: datetime
+    connection: Connection, owner: str, session_id: str, tool: str, definition: str, *, plan_id: str, now: datetime
 ) -> None:
     """Stores the mandate for a tool's calls in a session with the user's values, in place of one before it."""
     values = {"definition": definition, "plan_id": plan_id, "created_at": now}
@@ -291,23 +291,23 @@ async def remember(
     await _tell(connection, "given", (await connection.execute(stored.returning(mandates))).all())
 
 
-async def revoke(connection: AsyncConnection, owner: str, mandate_id: str) -> bool:
+async def revoke(connection: Connection, owner: str, mandate_id: str) -> bool:
     """Returns whether there was one. A running turn asks from its next call on."""
     return bool(await _remove(connection, mandates.c.owner == owner, mandates.c.id == mandate_id))
 
 
-async def revoke_all(connection: AsyncConnection, owner: str, tool: str) -> list[str]:
+async def revoke_all(connection: Connection, owner: str, tool: str) -> list[str]:
     """Takes back all for a tool, those remembered for a session too. Returns their ids."""
     return [row.id for row in await _remove(connection, mandates.c.owner == owner, mandates.c.tool == tool)]
 
 
-async def forget(connection: AsyncConnection, session_id: str, tool: str) -> bool:
+async def forget(connection: Connection, session_id: str, tool: str) -> bool:
     """Lets a tool ask again in a session where a decision was remembered. Returns whether there was one."""
     of_session = mandates.c.session_id == session_id, mandates.c.tool == tool
     return bool(await _remove(connection, *of_session, mandates.c.plan_id.is_not(None)))
 
 
-async def _remove(connection: AsyncConnection, *which: ColumnElement[bool]) -> Sequence[Row[Any]]:
+async def _remove(connection: Connection, *which: ColumnElement[bool]) -> Sequence[Row[Any]]:
     gone = (await connection.execute(delete(mandates).where(*which).returning(mandates))).all()
     for row in gone:
         if row.plan_id is not None:  # what the release before reads goes too
@@ -317,7 +317,7 @@ async def _remove(connection: AsyncConnection, *which: ColumnElement[bool]) -> S
     return gone
 
 
-async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], rows: Sequence[Row[Any]]) -> None:
+async def _tell(connection: Connection, what: Literal["given", "revoked"], rows: Sequence[Row[Any]]) -> None:
     """Stores an act and a webhook's event for each."""
     for row in rows:
         about = {"mandate_id": row.id, "tool": row.tool, "scope": _scope(row)}
@@ -328,7 +328,7 @@ async def _tell(connection: AsyncConnection, what: Literal["given", "revoked"], 
 
 
 async def list_mandates(
-    connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
+    connection: Connection, owner: str, *, before: Position | str | None, limit: int
 ) -> Sequence[Row[Any]]:
     """Returns the newest rows first; `before` is the last one seen."""
     mine = select(mandates).where(mandates.c.owner == owner, older_than(mandates, before))
@@ -356,7 +356,7 @@ def _is_as_shown(row: Row[Any], tools: Mapping[str, Tool]) -> bool:
 
 
 async def list_grants(
-    connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool], *, after: str | None, limit: int
+    connection: Connection, session_id: str, tools: Mapping[str, Tool], *, after: str | None, limit: int
 ) -> list[Grant]:
     """Returns the decisions remembered for a session, by the names of the tools; `after` is the last one seen."""
     of_session = mandates.c.session_id == session_id, mandates.c.plan_id.is_not(None)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import plans, sessions, turns, written
 from segue.db.rows import newest_first, older_than, opaque_of, plan_of, readable, reader
 from segue.domain import plan as domain
@@ -78,13 +78,13 @@ _GRANTED = select(turns.c.seq).where(turns.c.id == plans.c.granted_to).scalar_su
 _WITH_GRANT = select(plans, _GRANTED.label("granted_seq"))
 
 
-async def open_plan(connection: AsyncConnection, session_id: str) -> StoredPlan | None:
+async def open_plan(connection: Connection, session_id: str) -> StoredPlan | None:
     """Returns the session's open plan, None if it has none. It may be an UnreadablePlan."""
     return await _first(connection, _WITH_GRANT.where(plans.c.session_id == session_id, is_open()))
 
 
 async def plan_in_question(
-    connection: AsyncConnection, session_id: str, *, answered_turn_id: str | None
+    connection: Connection, session_id: str, *, answered_turn_id: str | None
 ) -> StoredPlan | None:
     """Returns the plan that a yes is for: the open one, or one that expired after the last answer asked for it."""
     statement = _WITH_GRANT.where(plans.c.session_id == session_id, is_open() | just_expired(answered_turn_id))
@@ -92,12 +92,12 @@ async def plan_in_question(
     return None if stored is None or isinstance(stored.plan, domain.UnreadablePlan) else stored
 
 
-async def newest_has_expired(connection: AsyncConnection, session_id: str) -> bool:
+async def newest_has_expired(connection: Connection, session_id: str) -> bool:
     newest = select(plans.c.status).where(plans.c.session_id == session_id).order_by(*newest_first(plans)).limit(1)
     return (await connection.execute(newest)).scalar_one_or_none() == "expired"
 
 
-async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
+async def expire_overdue(connection: Connection, *, now: datetime) -> int:
     """Ends up to BATCH plans that have waited too long. Returns how many."""
     overdue = select(plans).where(plans.c.status == "waiting", plans.c.expires_at <= now).limit(BATCH)
     ended = 0
@@ -108,12 +108,12 @@ async def expire_overdue(connection: AsyncConnection, *, now: datetime) -> int:
     return ended
 
 
-async def get_plan(connection: AsyncConnection, plan_id: str) -> StoredPlan:
+async def get_plan(connection: Connection, plan_id: str) -> StoredPlan:
     """Raises Unreadable, and NoResultFound if there is none: for ids of plans that are known to exist."""
     return usable(_stored_plan((await connection.execute(select(plans).where(plans.c.id == plan_id))).one()))
 
 
-async def plan_of_turn(connection: AsyncConnection, turn_id: str, session_id: str) -> StoredPlan | None:
+async def plan_of_turn(connection: Connection, turn_id: str, session_id: str) -> StoredPlan | None:
     """Returns the plan that a turn has made, decided or amended, open or not. Raises Unreadable."""
     statement = select(plans).where(plans.c.session_id == session_id, plans.c.taken_on_by == turn_id)
     stored = await _first(connection, statement.order_by(*newest_first(plans)))
@@ -121,7 +121,7 @@ async def plan_of_turn(connection: AsyncConnection, turn_id: str, session_id: st
 
 
 async def list_plans(
-    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int
+    connection: Connection, owner: str, session_id: str, *, before: str | None, limit: int
 ) -> list[domain.Plan]:
     """Returns the newest first; none if the session has another owner."""
     statement = (
@@ -134,7 +134,7 @@ async def list_plans(
     return [plan_of(row._asdict()) for row in await connection.execute(statement)]
 
 
-async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
+async def offer(connection: Connection, stored: StoredPlan, turn: TurnKey) -> StoredPlan | None:
     """Stores a turn's new plan in place of the session's open one. Its first version follows the last of the session: a
     button names a version and no plan. Returns None, and stores nothing, if the open one is approved for a later turn.
     """
@@ -148,23 +148,23 @@ async def offer(connection: AsyncConnection, stored: StoredPlan, turn: TurnKey) 
     return stored
 
 
-async def version_to_come(connection: AsyncConnection, session_id: str) -> int:
+async def version_to_come(connection: Connection, session_id: str) -> int:
     """Returns a version that a new plan of the session does not pass before all its steps wait."""
     return await _last_version(connection, session_id) + domain.MAX_STEPS + 3
 
 
-async def _last_version(connection: AsyncConnection, session_id: str) -> int:
+async def _last_version(connection: Connection, session_id: str) -> int:
     return await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == session_id)) or 0
 
 
-async def cancel_open(connection: AsyncConnection, session_id: str) -> None:
+async def cancel_open(connection: Connection, session_id: str) -> None:
     """Cancels the session's open plan, if it has one."""
     while (stored := await open_plan(connection, session_id)) is not None:
         with suppress(StalePlan):  # it has expired just now
             await swap(connection, stored, domain.end(stored.plan, "cancelled"))
 
 
-async def abandon(connection: AsyncConnection, session_id: str, plan_id: str, version: int) -> None:
+async def abandon(connection: Connection, session_id: str, plan_id: str, version: int) -> None:
     """Cancels a plan that waits at this version. Leaves any other, and one that has moved on, as it is."""
     stored = await open_plan(connection, session_id)
     if stored is not None and (stored.plan.id, stored.plan.version) == (plan_id, version):
@@ -173,7 +173,7 @@ async def abandon(connection: AsyncConnection, session_id: str, plan_id: str, ve
 
 
 async def swap(
-    connection: AsyncConnection,
+    connection: Connection,
     stored: StoredPlan,
     moved: domain.Plan,
     *,
@@ -211,7 +211,7 @@ async def swap(
 
 
 async def settle_step(
-    connection: AsyncConnection, plan_id: str, step_id: int, became: Literal["complete", "failed"], **found: str | None
+    connection: Connection, plan_id: str, step_id: int, became: Literal["complete", "failed"], **found: str | None
 ) -> StoredPlan | None:
     """Stores the outcome of a step whose turn had died in it, with the fields `found`: an open plan goes on or fails,
     the step of one that has ended is corrected. Returns the plan; None if the step was settled, or the plan moved on.
@@ -230,7 +230,7 @@ async def settle_step(
 
 
 async def decide(
-    connection: AsyncConnection,
+    connection: Connection,
     stored: StoredPlan,
     decision: domain.Decision,
     *,
@@ -272,7 +272,7 @@ async def decide(
     return await swap(connection, stored, moved, grant=grant, tool_hash=tool_hash, taken_on_by=turn_id)
 
 
-async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id: str | None, reminded: bool) -> None:
+async def mark_asked(connection: Connection, stored: StoredPlan, *, turn_id: str | None, reminded: bool) -> None:
     """Stores the turn whose answer asks for a yes now, or None; `reminded` if it answers something else too."""
     changes: dict[str, Any] = {"reminded": stored.reminded or reminded}
     if stored.plan.waits_for is None:  # others are shown what was asked, and no answer since
@@ -280,7 +280,7 @@ async def mark_asked(connection: AsyncConnection, stored: StoredPlan, *, turn_id
     await connection.execute(update(plans).where(plans.c.id == stored.plan.id).values(changes))
 
 
-async def rule_of(connection: AsyncConnection, turn_id: str) -> str | None:
+async def rule_of(connection: Connection, turn_id: str) -> str | None:
     """Returns the name of the rule by which the message of a turn that ended was read."""
     rule = turns.c.report["acknowledgement"]["rule"].astext
     return await connection.scalar(select(rule).where(turns.c.id == turn_id))
@@ -296,7 +296,7 @@ def just_expired(answered_turn_id: ColumnElement[str] | str | None) -> ColumnEle
     return (plans.c.status == "expired") & (plans.c.asked_in == answered_turn_id)
 
 
-async def _first(connection: AsyncConnection, statement: Select[Any]) -> StoredPlan | None:
+async def _first(connection: Connection, statement: Select[Any]) -> StoredPlan | None:
     row = (await connection.execute(statement.limit(1))).one_or_none()
     return _stored_plan(row) if row else None
 

@@ -12,9 +12,8 @@ from weakref import WeakValueDictionary
 import orjson
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Select, bindparam, case, delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import attachments, sessions, tool_calls, tool_results
 from segue.db.rows import OWNER_LOCK, Position, newest_first, older_than, readable, reader
 from segue.domain.errors import NotFound, app_error, existing
@@ -91,20 +90,20 @@ class Attachments:
         return Attachment(**{column.name: values[column.name] for column in _LISTED})
 
 
-async def check_fork(connection: AsyncConnection, owner: str, session_id: str, *, at_most: int) -> None:
+async def check_fork(connection: Connection, owner: str, session_id: str, *, at_most: int) -> None:
     """Raises AppError `attachment_quota_exceeded` if the files of a new session, if it has any, are more than fit."""
     if (await connection.execute(_owned(owner, session_id, attachments.c.id).limit(1))).first() is not None:
         await _check_quota(connection, owner, at_most=at_most)
 
 
-async def _check_quota(connection: AsyncConnection, owner: str, *, more: int = 0, at_most: int) -> None:
+async def _check_quota(connection: Connection, owner: str, *, more: int = 0, at_most: int) -> None:
     stored = (await connection.execute(_STORED, {"of_owner": owner})).scalar_one()
     if stored + more > at_most:
         raise app_error("attachment_quota_exceeded", at_most=at_most)
 
 
 async def list_attachments(
-    connection: AsyncConnection, owner: str, session_id: str, *, before: Position | str | None, limit: int
+    connection: Connection, owner: str, session_id: str, *, before: Position | str | None, limit: int
 ) -> list[tuple[Attachment, Position]]:
     """Returns the newest first, each with its position."""
     statement = _owned(owner, session_id, *_LISTED, attachments.c.seq).where(older_than(attachments, before))
@@ -112,18 +111,14 @@ async def list_attachments(
     return [(Attachment(*listed), (seq, listed[0])) for *listed, seq in found]
 
 
-async def get_file(
-    connection: AsyncConnection, owner: str, session_id: str, attachment_id: str
-) -> tuple[Attachment, bytes]:
+async def get_file(connection: Connection, owner: str, session_id: str, attachment_id: str) -> tuple[Attachment, bytes]:
     """Raises NotFound."""
     statement = _owned(owner, session_id, *_LISTED, attachments.c.content).where(attachments.c.id == attachment_id)
     row = existing("attachment", (await connection.execute(statement)).mappings().one_or_none())
     return Attachment(**{column.name: row[column.name] for column in _LISTED}), row["content"]
 
 
-async def delete_attachment(
-    connection: AsyncConnection, owner: str, session_id: str, attachment_id: str
-) -> list[Reference]:
+async def delete_attachment(connection: Connection, owner: str, session_id: str, attachment_id: str) -> list[Reference]:
     """Deletes the file and its text in results. Returns the calls that read it, as they are then. Raises NotFound."""
     mine = _owned(owner, session_id, attachments.c.id).where(attachments.c.id == attachment_id)
     gone = await connection.execute(delete(attachments).where(attachments.c.id.in_(mine)))
@@ -137,9 +132,7 @@ async def delete_attachment(
     return [reference_of(row) for row in await connection.execute(emptied.returning(*calls))]
 
 
-async def attached(
-    connection: AsyncConnection, owner: str, session_id: str, ids: Sequence[str]
-) -> tuple[Attached, ...]:
+async def attached(connection: Connection, owner: str, session_id: str, ids: Sequence[str]) -> tuple[Attached, ...]:
     """Returns the files of these ids in their order. Raises AppError `unknown_attachment`, NotFound for the session."""
     found = _owned(owner, session_id, *_SHOWN).where(attachments.c.id.in_(ids))
     files = {row["id"]: Attached(**row) for row in (await connection.execute(found)).mappings()}
@@ -150,7 +143,7 @@ async def attached(
 
 
 async def read_attached(
-    connection: AsyncConnection, session_id: str, files: Sequence[Attached]
+    connection: Connection, session_id: str, files: Sequence[Attached]
 ) -> Mapping[str, CallOutcome]:
     """Returns by id the outcome of reading each file: its text, and for images and PDFs a part, which is not stored."""
     shown = attachments.c.media_type.in_({*IMAGES, PDF}) & (attachments.c.size_bytes <= MAX_SHOWN_BYTES)
@@ -165,7 +158,7 @@ async def read_attached(
     return {each.id: outcomes.get(each.id, GONE) for each in files}
 
 
-async def kept_files(connection: AsyncConnection, ids: Sequence[str]) -> Collection[str]:
+async def kept_files(connection: Connection, ids: Sequence[str]) -> Collection[str]:
     """Returns those that still exist, and keeps them until the transaction ends."""
     found = select(attachments.c.id).where(attachments.c.id.in_(ids)).with_for_update(read=True, key_share=True)
     return (await connection.execute(found)).scalars().all()

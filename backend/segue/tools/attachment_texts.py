@@ -26,12 +26,7 @@ PPTX: Final = "application/vnd.openxmlformats-officedocument.presentationml.pres
 TEXT: Final = "text/plain"
 WORDS: Final = "words"  # text by what it comes as, not by its content: kept to the letter
 TAKEN: Final = "Attach an image (PNG, JPEG, GIF, WebP), text in UTF-8 or UTF-16, CSV, HTML, PDF, DOCX, XLSX or PPTX."
-PACKAGES: Final = {
-    PDF: "pypdf",
-    DOCX: "docx",
-    XLSX: "openpyxl",
-    PPTX: "docx",
-}  # of the extra `files`, by what they read
+PACKAGES: Final = {PDF: "pypdf", DOCX: "docx", XLSX: "openpyxl", PPTX: "docx"}  # of the extra `files`
 SERVED: Final = {*IMAGES, *PACKAGES, TEXT, "text/csv", "text/html"}
 
 _PROGRAMS: Final = re.compile(

@@ -9,9 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.domain import tool as domain
 from segue.domain.agent import Agent
 from segue.domain.errors import app_error
@@ -88,14 +86,14 @@ class ToolAvailability:
         return self.judge(specs, stored, await self.failed_for_all(), holds, owner)
 
     async def set_by_person(
-        self, connection: AsyncConnection, session_id: str, tool: str, status: ManualStatus, reason: str | None
+        self, connection: Connection, session_id: str, tool: str, status: ManualStatus, reason: str | None
     ) -> dict[str, Changed]:
         """Sets a status that no call changes, in the caller's transaction; `committed` comes after it."""
         now = self.clock()
         transition = partial(tool_health.set_by_person, now=now, status=status, reason=reason)
         return {tool: await tool_states.change_state(connection, session_id, tool, transition, now=now)}
 
-    async def reset(self, connection: AsyncConnection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
+    async def reset(self, connection: Connection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
         """Makes failed tools and those that a person has set available; `committed` comes after the transaction."""
         now, stored = self.clock(), await tool_states.load_states(connection, session_id)
         return {
@@ -107,7 +105,7 @@ class ToolAvailability:
         }
 
     async def set_for_all(
-        self, connection: AsyncConnection, tool: str, status: ManualStatus, reason: str | None, until: datetime | None
+        self, connection: Connection, tool: str, status: ManualStatus, reason: str | None, until: datetime | None
     ) -> None:
         """Sets a status over that of every session, which no call changes."""
         if status == "available":
@@ -267,7 +265,7 @@ class ToolGuard:
             finally:
                 self._probing.discard(spec.name)
 
-    async def record(self, connection: AsyncConnection, spec: ToolSpec, outcome: CallOutcome) -> Changed | None:
+    async def record(self, connection: Connection, spec: ToolSpec, outcome: CallOutcome) -> Changed | None:
         """Counts an outcome in the transaction that stores it; returns None if it says nothing about the tool."""
         if not tool_health.counts(outcome):
             return None
@@ -289,7 +287,7 @@ class ToolGuard:
             await everywhere.record_failure(spec.name, failed_in, now=self._availability.clock())
             self._failed_for_all = await everywhere.load()
 
-    async def mark_refused(self, connection: AsyncConnection, spec: ToolSpec, why: str) -> Changed:
+    async def mark_refused(self, connection: Connection, spec: ToolSpec, why: str) -> Changed:
         """Takes a tool out of the session that the model's endpoint does not take; `take_over` comes after it."""
         now = self._availability.clock()
         return await self._change(connection, spec, lambda health: tool_health.refused_by_model(health, now, why), now)
@@ -298,7 +296,7 @@ class ToolGuard:
         self._stored = {**self._stored, spec.name: changed.after}
         _log_change(spec.name, changed)
 
-    async def _change(self, connection: AsyncConnection, spec: ToolSpec, change: Transition, now: datetime) -> Changed:
+    async def _change(self, connection: Connection, spec: ToolSpec, change: Transition, now: datetime) -> Changed:
         known = self._stored.get(spec.name, NEVER_RAN)
         return await tool_states.change_state(
             connection, self._turn.session_id, spec.name, change, known=known, turn_id=self._turn.turn_id, now=now

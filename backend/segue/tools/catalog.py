@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final, Protocol
 from sqlalchemy import delete, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import tool_definitions
 from segue.db.outages import StorageUnavailable
 from segue.db.rows import readable, reader
@@ -111,7 +110,7 @@ _Redefined = tuple[ToolSpec, str, datetime]  # the digest of the definition befo
 
 
 async def note(
-    connection: AsyncConnection, source: str, specs: Sequence[ToolSpec], *, now: datetime
+    connection: Connection, source: str, specs: Sequence[ToolSpec], *, now: datetime
 ) -> list[DefinitionChange]:
     """Stores the definitions that are not the newest known of their tools. Returns what has changed."""
     known = await _history(connection, [spec.name for spec in specs])
@@ -146,7 +145,7 @@ async def definition_changes(database: Database, specs: Iterable[ToolSpec]) -> d
     return {each.tool: each for each in changed}
 
 
-async def changed_since(connection: AsyncConnection, digest: str, spec: ToolSpec) -> tuple[str, ...]:
+async def changed_since(connection: Connection, digest: str, spec: ToolSpec) -> tuple[str, ...]:
     """Returns the parts of a tool that differ from its definition of that digest; empty if that is not known."""
     table = tool_definitions.c
     statement = select(table.definition).where(table.tool == spec.name, table.digest == digest)
@@ -184,7 +183,7 @@ class DefinitionNotes(Watch):
                     log.warning("tool_changed", tool=each.tool, source=source, changed=each.changed)
 
 
-async def _history(connection: AsyncConnection, names: Iterable[str]) -> dict[str, list[tuple[str, datetime]]]:
+async def _history(connection: Connection, names: Iterable[str]) -> dict[str, list[tuple[str, datetime]]]:
     """Returns digests and times by tool, the newest first."""
     table = tool_definitions.c
     statement = select(table.tool, table.digest, table.since).where(table.tool.in_(list(names)))
@@ -194,7 +193,7 @@ async def _history(connection: AsyncConnection, names: Iterable[str]) -> dict[st
     return found
 
 
-async def _changed(connection: AsyncConnection, specs: Iterable[ToolSpec]) -> list[_Redefined]:
+async def _changed(connection: Connection, specs: Iterable[ToolSpec]) -> list[_Redefined]:
     by_name = {spec.name: spec for spec in specs if spec.source.startswith("mcp:")}
     found = []
     for name, rows in (await _history(connection, by_name)).items():
@@ -205,7 +204,7 @@ async def _changed(connection: AsyncConnection, specs: Iterable[ToolSpec]) -> li
     return found
 
 
-async def _with_before(connection: AsyncConnection, changed: Sequence[_Redefined]) -> list[DefinitionChange]:
+async def _with_before(connection: Connection, changed: Sequence[_Redefined]) -> list[DefinitionChange]:
     if not changed:
         return []
     table = tool_definitions.c

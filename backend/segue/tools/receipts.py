@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 from sqlalchemy import Row, Select, func, insert, literal, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import messages, plans, receipt_contents, receipts, sessions, tool_calls
 from segue.db.rows import read_json
 from segue.domain.errors import existing
@@ -29,11 +29,11 @@ def options_of(key: SecretStr | None) -> dict[str, object]:
     return {_KEY: key.get_secret_value()} if key else {}
 
 
-def _signed(connection: AsyncConnection, *about: str | int) -> tuple[str | None, str | None]:
+def _signed(connection: Connection, *about: str | int) -> tuple[str | None, str | None]:
     return sign(connection.engine.get_execution_options().get(_KEY), *about)
 
 
-async def append_receipt(connection: AsyncConnection, tool_call_id: str) -> None:
+async def append_receipt(connection: Connection, tool_call_id: str) -> None:
     """Appends the receipt of a call whose outcome is stored, if it changed something or was approved. To be called in
     the transaction that stores the outcome and has locked the session's row, else it may raise NoResultFound.
     """
@@ -93,14 +93,14 @@ def _content(row: Row[Any]) -> dict[str, Any]:
     }
 
 
-async def _head(connection: AsyncConnection, session_id: str) -> ChainHead | None:
+async def _head(connection: Connection, session_id: str) -> ChainHead | None:
     last = select(receipts.c.number, receipts.c.hash).where(receipts.c.session_id == session_id)
     row = (await connection.execute(last.order_by(receipts.c.number.desc()).limit(1))).one_or_none()
     return ChainHead(row.number, row.hash, *_signed(connection, session_id, row.number, row.hash)) if row else None
 
 
 async def read_chain(
-    connection: AsyncConnection, session_id: str, *, after: int, limit: int
+    connection: Connection, session_id: str, *, after: int, limit: int
 ) -> tuple[str | None, ChainHead | None, list[Receipt]]:
     """Returns whose the session is, None if the user was erased, the last of its receipts, signed as it is now, and
     those behind a number in their order. Raises NotFound if there is neither session nor receipt.
@@ -113,7 +113,7 @@ async def read_chain(
     return owner, head, list(map(_receipt, await connection.execute(listed)))
 
 
-async def get_receipt(connection: AsyncConnection, tool_call_id: str) -> tuple[str | None, Receipt]:
+async def get_receipt(connection: Connection, tool_call_id: str) -> tuple[str | None, Receipt]:
     """Returns whose session it is, None if the user was erased, and the newest receipt of a call. Raises NotFound."""
     found = _WHOLE.where(receipts.c.tool_call_id == tool_call_id).order_by(receipts.c.number.desc()).limit(1)
     row = existing("receipt", (await connection.execute(found)).one_or_none())

@@ -11,8 +11,8 @@ from typing import Any
 from anyio import to_thread
 from sqlalchemy import Row, Select, Text, any_, bindparam, case, cast, func, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import attachments, messages, sessions, tool_calls, tool_results, turns
 from segue.db.rows import newest_first, note_unreadable, older_than, oldest_first, readable, reader
 from segue.domain import tool as domain
@@ -70,7 +70,7 @@ class LedgerCall:
 
 
 async def finish_call(
-    connection: AsyncConnection,
+    connection: Connection,
     call: RequestedCall,
     outcome: CallOutcome,
     *,
@@ -99,7 +99,7 @@ async def finish_call(
 
 
 async def list_calls(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     session_id: str,
     *,
@@ -117,7 +117,7 @@ async def list_calls(
 
 
 async def search_calls(
-    connection: AsyncConnection, owner: str, session_id: str, words: Sequence[str], *, offset: int, limit: int
+    connection: Connection, owner: str, session_id: str, words: Sequence[str], *, offset: int, limit: int
 ) -> tuple[list[ToolCall], int]:
     """Returns ended calls with every word in their summary, tool, arguments or identifiers, and how many there are.
     Newest first by the seq of the message that made them. Reads no payloads.
@@ -134,7 +134,7 @@ async def search_calls(
     return [call_of(row) for row in rows], rows[0].found if rows else 0
 
 
-async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
+async def calls_of_turns(connection: Connection, turn_ids: Sequence[str]) -> dict[str, tuple[ToolCall, ...]]:
     """Returns the calls of each turn in the order they were made."""
     calls = select(tool_calls, turns.c.branch).join(turns, turns.c.id == tool_calls.c.turn_id)
     statement = calls.where(turns.c.id.in_(turn_ids)).order_by(*oldest_first(tool_calls))
@@ -144,7 +144,7 @@ async def calls_of_turns(connection: AsyncConnection, turn_ids: Sequence[str]) -
     return found
 
 
-async def effects_of_turns(connection: AsyncConnection, turn_ids: Collection[str]) -> dict[str, tuple[TurnEffect, ...]]:
+async def effects_of_turns(connection: Connection, turn_ids: Collection[str]) -> dict[str, tuple[TurnEffect, ...]]:
     """Returns the effects that the calls of each turn had, or may have had, in the order they were made."""
     changing = select(tool_calls).where(tool_calls.c.turn_id.in_(turn_ids), tool_calls.c.effect.is_not(None))
     found: dict[str, tuple[TurnEffect, ...]] = {}
@@ -165,7 +165,7 @@ def effect_made(row: Row[Any]) -> CallEffect | None:
     return replace(kept[0], approved_by=kept[1]) if kept else None
 
 
-async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[LedgerCall, ...]:
+async def recorded_calls(connection: Connection, turn_id: str) -> tuple[LedgerCall, ...]:
     """Returns the calls of a turn so far in the order they were made, each with its outcome."""
     statement = (
         select(tool_calls, tool_results.c.kind, tool_results.c.payload)
@@ -178,7 +178,7 @@ async def recorded_calls(connection: AsyncConnection, turn_id: str) -> tuple[Led
 
 
 async def recent_references(
-    connection: AsyncConnection,
+    connection: Connection,
     session_id: str,
     *,
     up_to: int | None = None,
@@ -204,7 +204,7 @@ async def recent_references(
     return [reference for call, reference in entries if not isinstance(call, UnreadableCall)]
 
 
-async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_seq: int) -> tuple[int, str] | None:
+async def _first_call_behind(connection: Connection, session_id: str, turn_seq: int) -> tuple[int, str] | None:
     """Returns the place of the first call of the next turns, so that the calls of all later ones are not read."""
     later = (turns.c.session_id == session_id, turns.c.seq > turn_seq, turns.c.branch.is_(None))
     following = select(turns.c.id, turns.c.seq).where(*later).order_by(turns.c.seq).limit(100).subquery("following")
@@ -214,7 +214,7 @@ async def _first_call_behind(connection: AsyncConnection, session_id: str, turn_
     return (first.seq, first.id) if first else None
 
 
-async def allowed_among(connection: AsyncConnection, ids: Collection[str]) -> dict[str, dict[str, str]]:
+async def allowed_among(connection: Connection, ids: Collection[str]) -> dict[str, dict[str, str]]:
     """Returns the metadata of calls that ran under a mandate, by the calls' ids."""
     if not ids:
         return {}
@@ -226,7 +226,7 @@ async def allowed_among(connection: AsyncConnection, ids: Collection[str]) -> di
     }
 
 
-async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Collection[str]) -> list[ToolCall]:
+async def unknown_calls(connection: Connection, session_id: str, ids: Collection[str]) -> list[ToolCall]:
     """Returns those of these calls of a session whose outcome is unknown and whose turn has not left the history."""
     statement = select(tool_calls).join(turns, turns.c.id == tool_calls.c.turn_id)
     these = (tool_calls.c.session_id == session_id, tool_calls.c.id.in_(ids), tool_calls.c.status == "unknown")
@@ -234,7 +234,7 @@ async def unknown_calls(connection: AsyncConnection, session_id: str, ids: Colle
     return [call for call in map(call_of, await connection.execute(found)) if not isinstance(call, UnreadableCall)]
 
 
-async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of: Collection[str]) -> list[str]:
+async def calls_that_ran(connection: Connection, session_id: str, *, but_of: Collection[str]) -> list[str]:
     """Returns the newest calls of a session that took effect, or may have, but of some tools: lines to tell them by."""
     calls = select(tool_calls.c.tool_name, tool_calls.c.status, tool_calls.c.args).order_by(*newest_first(tool_calls))
     ran = (tool_calls.c.status.in_(("succeeded", "unknown")), tool_calls.c.tool_name.not_in(but_of))
@@ -242,13 +242,13 @@ async def calls_that_ran(connection: AsyncConnection, session_id: str, *, but_of
     return [summary_line(f"{row.tool_name} {row.status} {row.args}") for row in rows]
 
 
-async def started_at(connection: AsyncConnection, tool_call_id: str) -> datetime:
+async def started_at(connection: Connection, tool_call_id: str) -> datetime:
     statement = select(tool_calls.c.started_at).where(tool_calls.c.id == tool_call_id)
     began: datetime = (await connection.execute(statement)).scalar_one()
     return began
 
 
-async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Reference]:
+async def unanswered_calls(connection: Connection, turn_id: str) -> list[Reference]:
     """Returns references of the calls of a turn that has ended, whose answer is not in the history."""
     unknown = select(tool_calls).where(tool_calls.c.turn_id == turn_id, tool_calls.c.status == "unknown")
     ended = [reference_of(row) for row in await connection.execute(unknown.order_by(*oldest_first(tool_calls)))]
@@ -260,7 +260,7 @@ async def unanswered_calls(connection: AsyncConnection, turn_id: str) -> list[Re
 
 
 async def load_results(
-    connection: AsyncConnection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
+    connection: Connection, session_id: str, ids: Collection[str], *, now: datetime, max_bytes: int = 2**62
 ) -> dict[str, StoredResult]:
     """Returns results by their calls' ids: without their content if over `max_bytes`, and none that have expired. Text
     read from a file is kept as long as the file.
@@ -272,7 +272,7 @@ async def load_results(
 
 
 async def load_result(
-    connection: AsyncConnection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
+    connection: Connection, owner: str, session_id: str, tool_call_id: str, *, now: datetime
 ) -> tuple[ToolCall, StoredResult]:
     """Returns a call and its result. Raises NotFound, for foreign ids too, and AppError `tool_result_expired` (410)."""
     statement = _owned(owner, session_id).where(tool_calls.c.id == tool_call_id)

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import CTE, BigInteger, Text, bindparam, delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
 
+from segue.db.engine import Connection
 from segue.db.models import sessions, tool_calls, tool_results
 from segue.tools.normalize import Payload
 
@@ -20,14 +20,14 @@ def payload_values(payload: Payload, *, until: datetime) -> dict[str, Any]:
     return {"size": payload.size_bytes, "stored_kind": payload.kind, "stored_text": payload.text, "until": until}
 
 
-async def evict(connection: AsyncConnection, session_id: str, beyond: int, *, now: datetime) -> None:
+async def evict(connection: Connection, session_id: str, beyond: int, *, now: datetime) -> None:
     """Deletes a session's oldest payloads, `beyond` bytes of them, in the transaction that has stored a newer one. The
     session's row is locked, so calls that end together are counted one by one.
     """
     await connection.execute(_EVICT, {"at_session": session_id, "beyond": beyond, "evicted_at": now})
 
 
-async def drop_expired(connection: AsyncConnection, *, now: datetime) -> list[int]:
+async def drop_expired(connection: Connection, *, now: datetime) -> list[int]:
     """Deletes at most BATCH expired payloads, and returns the bytes of each."""
     return list((await connection.execute(_DROP, {"expired_at": now})).scalars())
 

@@ -14,8 +14,8 @@ from typing import Any, Final, get_args
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
 from segue.db.redis_keys import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
 from segue.db.rows import if_given, newest_first, older_than, read_json, readable, reader
@@ -61,19 +61,17 @@ def read_states(value: Mapping[str, Any] | None) -> dict[str, ToolHealth]:
     return {tool: _readable(tool, health, version) for tool, version, health in stored}
 
 
-async def load_states(connection: AsyncConnection, session_id: str) -> dict[str, ToolHealth]:
+async def load_states(connection: Connection, session_id: str) -> dict[str, ToolHealth]:
     return read_states((await connection.execute(_LOAD, {"at_session": session_id})).scalar_one())
 
 
-async def load_with_holds(
-    connection: AsyncConnection, session_id: str
-) -> tuple[dict[str, ToolHealth], dict[str, ToolHold]]:
+async def load_with_holds(connection: Connection, session_id: str) -> tuple[dict[str, ToolHealth], dict[str, ToolHold]]:
     """Returns the states and holds that decide which tools may run in a session."""
     row = (await connection.execute(_LOAD_WITH_HOLDS, {"at_session": session_id})).one()
     return read_states(row.states), read_holds(row.holds)
 
 
-async def load_states_of(connection: AsyncConnection, session_ids: Collection[str]) -> dict[str, dict[str, ToolHealth]]:
+async def load_states_of(connection: Connection, session_ids: Collection[str]) -> dict[str, dict[str, ToolHealth]]:
     """Returns states by session and tool."""
     statement = sa.select(tool_states).where(tool_states.c.session_id.in_(session_ids))
     loaded: dict[str, dict[str, ToolHealth]] = {session_id: {} for session_id in session_ids}
@@ -95,22 +93,22 @@ def read_holds(value: Mapping[str, Any] | None) -> dict[str, ToolHold]:
     return {tool: hold for tool, hold in read.items() if hold is not None}
 
 
-async def load_holds(connection: AsyncConnection) -> dict[str, ToolHold]:
+async def load_holds(connection: Connection) -> dict[str, ToolHold]:
     return read_holds(await connection.scalar(sa.select(all_holds())))
 
 
-async def set_hold(connection: AsyncConnection, tool: str, hold: ToolHold, *, now: datetime) -> None:
+async def set_hold(connection: Connection, tool: str, hold: ToolHold, *, now: datetime) -> None:
     values = {"status": hold.status, "reason": hold.reason, "until": hold.until, "since": now}
     new = upsert(tool_holds).values(tool=tool, **values)
     await connection.execute(new.on_conflict_do_update(index_elements=["tool"], set_=values))
 
 
-async def lift_holds(connection: AsyncConnection, tools: Collection[str]) -> None:
+async def lift_holds(connection: Connection, tools: Collection[str]) -> None:
     await connection.execute(sa.delete(tool_holds).where(tool_holds.c.tool.in_(list(tools))))
 
 
 async def change_state(
-    connection: AsyncConnection,
+    connection: Connection,
     session_id: str,
     tool: str,
     transition: Transition,
@@ -139,7 +137,7 @@ async def change_state(
 
 
 async def reset_sessions(
-    connection: AsyncConnection, tools: Collection[str], *, after: str, now: datetime
+    connection: Connection, tools: Collection[str], *, after: str, now: datetime
 ) -> tuple[str | None, dict[StatePosition, Changed]]:
     """Makes tools available in the next BATCH of sessions after one, in the order of their ids. Of two resets at once,
     one makes each change. Returns the last of these sessions, None if there are no more, and what changed.
@@ -171,7 +169,7 @@ async def reset_sessions(
 
 
 async def list_changes(
-    connection: AsyncConnection, owner: str, session_id: str, *, tool: str | None, before: str | None, limit: int
+    connection: Connection, owner: str, session_id: str, *, tool: str | None, before: str | None, limit: int
 ) -> list[StatusMoved]:
     """Returns changes, newest first."""
     statement = (
@@ -190,14 +188,14 @@ async def list_changes(
     ]
 
 
-async def drop_old_changes(connection: AsyncConnection, *, before: datetime) -> int:
+async def drop_old_changes(connection: Connection, *, before: datetime) -> int:
     """Deletes at most BATCH changes of before then, and returns how many."""
     old = sa.select(tool_state_changes.c.id).where(tool_state_changes.c.at < before).limit(BATCH)
     ids = sa.select(old.with_for_update(skip_locked=True).cte("oldest").c.id)
     return (await connection.execute(sa.delete(tool_state_changes).where(tool_state_changes.c.id.in_(ids)))).rowcount
 
 
-async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:
+async def count_by_status(connection: Connection, tools: Iterable[str]) -> dict[str, dict[ToolStatus, int]]:
     """Returns by tool in how many sessions it has which status."""
     tool, status = tool_states.c.tool, tool_states.c.status
     statement = sa.select(tool, status, sa.func.count().label("sessions")).where(tool.in_(list(tools)))
@@ -208,12 +206,7 @@ async def count_by_status(connection: AsyncConnection, tools: Iterable[str]) -> 
 
 
 async def list_not_available(
-    connection: AsyncConnection,
-    tools: Iterable[str],
-    *,
-    status: ToolStatus | None,
-    after: StatePosition | None,
-    limit: int,
+    connection: Connection, tools: Iterable[str], *, status: ToolStatus | None, after: StatePosition | None, limit: int
 ) -> list[StatePosition]:
     """Returns session and tool of each state that is not available, in that order; `after` is the last one seen."""
     statement = sa.select(tool_states.c.session_id, tool_states.c.tool).where(

@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain.errors import AppError, app_error, rate_limited
@@ -179,7 +177,7 @@ async def admit(
 
 
 async def find_retry(
-    connection: AsyncConnection, owner: str, session_id: str, turn_id: str, request: ChatRequest
+    connection: Connection, owner: str, session_id: str, turn_id: str, request: ChatRequest
 ) -> Admitted:
     """Returns the turn if it may be run again; not `fresh` if it was under this key already. Raises NotFound, AppError
     `turn_in_progress`, `cannot_retry`, `idempotency_key_reused`.
@@ -197,7 +195,7 @@ async def find_retry(
 
 
 async def retry(
-    connection: AsyncConnection, turn_id: str, *, owner: str, session_id: str, request: ChatRequest, now: datetime
+    connection: Connection, turn_id: str, *, owner: str, session_id: str, request: ChatRequest, now: datetime
 ) -> Admitted:
     """In a transaction. Raises what `find_retry` raises."""
     await lock_session(connection, owner, session_id)
@@ -209,9 +207,7 @@ async def retry(
     return Admitted(turn)
 
 
-async def accepted_before(
-    connection: AsyncConnection, owner: str, session_id: str, once: Once | None
-) -> Admitted | None:
+async def accepted_before(connection: Connection, owner: str, session_id: str, once: Once | None) -> Admitted | None:
     """Returns the turn accepted under this key. Raises AppError `idempotency_key_reused` for another body."""
     stored = await turn_of_key(connection, owner, session_id, once.key) if once is not None else None
     if once is None or stored is None:
@@ -223,7 +219,7 @@ async def accepted_before(
 
 
 async def admit_locked(
-    connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime
+    connection: Connection, owner: str, session_id: str, request: ChatRequest, *, now: datetime
 ) -> Admitted:
     """In a transaction that holds the lock of the session's row, so that no other message comes between."""
     known = await accepted_before(connection, owner, session_id, request.once)

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from sqlalchemy import ColumnElement, Row, Select, and_, false, func, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import messages, plans, sessions, turns
 from segue.db.rows import newest_first, older_than, plan_of
 from segue.domain.approval_rule import MAX_REASON_CHARS, Others, WaitsFor
@@ -55,9 +55,7 @@ class Approval:
     session_id: Annotated[str, doc("The id of the session that the plan is in.")]
     plan_id: Annotated[str, doc("The id of the plan.")]
     version: Annotated[int, doc("The version of the plan, which a decision has to name.")]
-    step: Annotated[
-        Step | None, doc("The step that waits, or was decided on last; null if this release cannot read the plan.")
-    ]
+    step: Annotated[Step | None, doc("The step that waits, or the last one decided on; null if unreadable.")]
     since: Annotated[datetime, doc("When the user was asked.")]
     status: Annotated[PlanStatus, doc("The status of the plan.")]
     asker: Annotated[str, doc("The user whose plan it is.")]
@@ -103,14 +101,14 @@ class Decider:
 _ASKS_USER = (plans.c.status == "waiting") & ~plans.c.steps.contains([{"asks": {"mode": PAGE}}])
 
 
-async def count_approvals(connection: AsyncConnection, *, now: datetime) -> int:
+async def count_approvals(connection: Connection, *, now: datetime) -> int:
     """Returns how many plans of all users wait for a yes."""
     waiting = select(func.count()).where(_ASKS_USER, is_open(), plans.c.expires_at > now)
     return (await connection.execute(waiting)).scalar_one()
 
 
 async def list_approvals(
-    connection: AsyncConnection, who: Identity, *, before: str | None, limit: int, now: datetime, status: ApprovalStatus
+    connection: Connection, who: Identity, *, before: str | None, limit: int, now: datetime, status: ApprovalStatus
 ) -> list[Approval]:
     """Newest first; `before` is the id of the last one seen. `waiting` are plans that they may decide now, `asked`
     their own that wait for others, `decided` others' that they have decided something on. Expired ones do not wait.
@@ -129,7 +127,7 @@ async def list_approvals(
 
 
 async def list_all_approvals(
-    connection: AsyncConnection, *, before: str | None, limit: int, now: datetime
+    connection: Connection, *, before: str | None, limit: int, now: datetime
 ) -> list[OpsApproval]:
     """Returns the waiting plans of all users, as `list_approvals` does those of one."""
     listed = _listed(before, limit).where(_ASKS_USER, plans.c.expires_at > now, is_open())
@@ -140,7 +138,7 @@ async def list_all_approvals(
     return waiting
 
 
-async def get_approval(connection: AsyncConnection, identity: Identity, plan_id: str, *, now: datetime) -> Approval:
+async def get_approval(connection: Connection, identity: Identity, plan_id: str, *, now: datetime) -> Approval:
     """Returns one of the user's own, or one that is or was for a group of theirs. Raises NotFound."""
     row = (await connection.execute(_listed(None, 1).where(plans.c.id == plan_id))).one_or_none()
     steps = _plan(row).steps if row is not None else ()
@@ -172,7 +170,7 @@ def _plan(row: Row[Any]) -> Plan:
     return plan_of({name: getattr(row, name) for name in Plan.__dataclass_fields__})
 
 
-async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identity | None, now: datetime) -> Approval:
+async def _approval(connection: Connection, row: Row[Any], decider: Identity | None, now: datetime) -> Approval:
     """Shows a `decider` who has decided nothing of the questions and answers that came after."""
     plan = _plan(row)
     is_asked = decider is None or (plan.waits_for is not None and plan.waits_for.is_for(decider, now))
@@ -200,7 +198,7 @@ async def _approval(connection: AsyncConnection, row: Row[Any], decider: Identit
 
 
 async def begin_decision(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     session_id: str,
     button: Button,
@@ -242,7 +240,7 @@ async def begin_decision(
 
 
 async def _begin_decided(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     stored: StoredPlan,
     button: Button,
@@ -275,7 +273,7 @@ async def _begin_decided(
 
 
 async def _record_decision(
-    connection: AsyncConnection, stored: StoredPlan, owner: str, button: Button, by: Decider, *, now: datetime
+    connection: Connection, stored: StoredPlan, owner: str, button: Button, by: Decider, *, now: datetime
 ) -> StoredPlan:
     """Returns the plan with this person's decision, not yet stored, and records it in the audit. Raises AppError
     `plan_expired`, `not_yours_to_decide`, InvalidRequest, and StalePlan if it waits for nobody else.
@@ -336,7 +334,7 @@ def _message_of(button: Button, plan: Plan) -> str:
 
 
 async def _remember(
-    connection: AsyncConnection, owner: str, stored: StoredPlan, tools: ToolAvailability, *, now: datetime
+    connection: Connection, owner: str, stored: StoredPlan, tools: ToolAvailability, *, now: datetime
 ) -> None:
     """Stores that the tool of the step that waits, as it was shown, need not ask again in the session. Raises AppError
     `unknown_tool` if it is gone, `invalid_request` if no tool was shown or it always asks.

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Annotated
 
 from sqlalchemy import func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import TEXTS, fenced_lines
 from segue.agent.render_messages import listed_reference
+from segue.db.engine import Connection
 from segue.db.models import messages, sessions, turns
 from segue.domain.errors import app_error, existing
 from segue.domain.field_types import doc
@@ -43,7 +43,7 @@ class Branch:
 
 
 async def put_in_place(
-    connection: AsyncConnection, session_id: str, request: ChatRequest, tools: Mapping[str, Tool], *, now: datetime
+    connection: Connection, session_id: str, request: ChatRequest, tools: Mapping[str, Tool], *, now: datetime
 ) -> ChatRequest:
     """Takes the turn of the message that a request comes `instead_of`, and all after it, out of the history. Returns
     the request in its place: if it has no message, with all that the user wrote in that turn, else what they told there
@@ -86,14 +86,14 @@ async def put_in_place(
     )
 
 
-async def opening_after(connection: AsyncConnection, session_id: str, seq: int) -> str | None:
+async def opening_after(connection: Connection, session_id: str, seq: int) -> str | None:
     """Returns the user's message of the first turn in the history behind this seq; None if there is none."""
     behind = select(messages.c.id).where(messages.c.session_id == session_id, messages.c.branch.is_(None))
     opening = behind.where(messages.c.seq == messages.c.turn_seq, messages.c.seq > seq)
     return await connection.scalar(opening.order_by(messages.c.seq).limit(1))
 
 
-async def _leave_history(connection: AsyncConnection, session_id: str, *, from_seq: int, now: datetime) -> None:
+async def _leave_history(connection: Connection, session_id: str, *, from_seq: int, now: datetime) -> None:
     """Makes a branch of the turns from this one on, and of the session what it was before: without the open plan, a
     summary of what leaves, or facts to be noted from it.
     """
@@ -111,7 +111,7 @@ async def _leave_history(connection: AsyncConnection, session_id: str, *, from_s
     await cancel_open(connection, session_id)
 
 
-async def _note_of_calls(connection: AsyncConnection, session_id: str, tools: Mapping[str, Tool]) -> str | None:
+async def _note_of_calls(connection: Connection, session_id: str, tools: Mapping[str, Tool]) -> str | None:
     """Returns the model's note on calls in branches, if any: those that only read or failed did nothing."""
     read_only = [name for name, tool in tools.items() if tool.spec.effect == "read_only"]
     references = await recent_references(connection, session_id, left=True, but_of=read_only)
@@ -120,7 +120,7 @@ async def _note_of_calls(connection: AsyncConnection, session_id: str, tools: Ma
 
 
 async def list_branches(
-    connection: AsyncConnection, session_id: str, *, before: int | None, limit: int
+    connection: Connection, session_id: str, *, before: int | None, limit: int
 ) -> list[tuple[Branch, int]]:
     """Returns the branches of a session with their last seqs, by which they are listed: the newest first."""
     first, last = func.min(messages.c.seq), func.max(messages.c.seq)

@@ -11,11 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.agent.state import WriteWithStart
-from segue.db.engine import Database, outlast
+from segue.db.engine import Connection, Database, outlast
 from segue.db.models import messages, sessions, tool_calls, turns
 from segue.db.rows import without_defaults
 from segue.domain.tool import CallEffect
@@ -67,7 +66,7 @@ def _notes(use: Use | None, effect: CallEffect | None) -> dict[str, Any]:
     return values
 
 
-async def _start(connection: AsyncConnection, values: Mapping[str, Any]) -> None:
+async def _start(connection: Connection, values: Mapping[str, Any]) -> None:
     if (await connection.execute(_START, values)).first() is None:
         raise StaleTurn
 

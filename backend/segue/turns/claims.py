@@ -10,9 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from segue.db.engine import Connection
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.rows import readable, reader
 from segue.domain.errors import existing
@@ -203,7 +203,7 @@ _CLAIM_UNLESS_WELL_SERVED = _CLAIM.where(
 
 
 async def claim_next(
-    connection: AsyncConnection,
+    connection: Connection,
     session_id: str,
     *,
     worker: str,
@@ -232,7 +232,7 @@ _NEXT = sa.select(*of_session(), sessions.c.agent, sessions.c.language, sessions
 )
 
 
-async def claim_of_next(connection: AsyncConnection, owner: str, session_id: str) -> Claim:
+async def claim_of_next(connection: Connection, owner: str, session_id: str) -> Claim:
     """Returns what the claim of the session's next message would be; it claims nothing. Raises NotFound."""
     rows = await connection.execute(_NEXT, {"at_session": session_id, "asker": owner})
     row = dict(existing("session", rows.mappings().one_or_none()))
@@ -269,14 +269,12 @@ _SESSIONS_WAITING = (
 )
 
 
-async def sessions_waiting(connection: AsyncConnection, *, last: Sequence[str], at_most: int) -> list[str]:
+async def sessions_waiting(connection: Connection, *, last: Sequence[str], at_most: int) -> list[str]:
     """Returns sessions with a turn that could run, longest waiting first; those of the owners in `last` come last."""
     return list(await connection.scalars(_SESSIONS_WAITING, {"well_served": last, "at_most": at_most}))
 
 
-async def renew_leases(
-    connection: AsyncConnection, claims: Sequence[Claim], *, worker: str, lease_s: float
-) -> set[str]:
+async def renew_leases(connection: Connection, claims: Sequence[Claim], *, worker: str, lease_s: float) -> set[str]:
     """Gives each claim that still holds a lease from now on. Returns the ids of their turns."""
     mine = sa.tuple_(turns.c.id, turns.c.epoch).in_([(claim.key.turn_id, claim.epoch) for claim in claims])
     until = sa.func.now() + timedelta(seconds=lease_s)
@@ -292,7 +290,7 @@ _CLAIMED = sa.select(turns.c.session_id).where(
 
 
 async def sessions_claimed(
-    connection: AsyncConnection, among: Collection[str], *, unheard: Collection[str]
+    connection: Connection, among: Collection[str], *, unheard: Collection[str]
 ) -> Sequence[str]:
     """Returns the sessions `among` these in which a turn runs by one of the names in `unheard`."""
     return (await connection.scalars(_CLAIMED, {"among": list(among), "unheard": list(unheard)})).all()
@@ -304,7 +302,7 @@ _RUNNING_AMONG = sa.select(turns.c.id, turns.c.epoch, turns.c.cancel_requested_a
 )
 
 
-async def still_held(connection: AsyncConnection, claims: Sequence[Claim]) -> tuple[dict[str, float], set[str]]:
+async def still_held(connection: Connection, claims: Sequence[Claim]) -> tuple[dict[str, float], set[str]]:
     """Returns the turns whose claim holds, with the seconds left of their leases, and those to be cancelled."""
     rows = await connection.execute(_RUNNING_AMONG, {"ours": [claim.key.turn_id for claim in claims]})
     epochs = {claim.key.turn_id: claim.epoch for claim in claims}

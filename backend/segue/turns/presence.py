@@ -11,9 +11,8 @@ from secrets import token_hex
 
 import anyio
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database, is_pooled
+from segue.db.engine import Connection, Database, is_pooled
 from segue.db.outages import OutageLog
 from segue.log import log
 
@@ -86,7 +85,7 @@ class Presence:
         await _wait(self._lapsed, at_most_s=at_most_s)
         self._lapsed.clear()
 
-    async def _hold(self, connection: AsyncConnection) -> None:
+    async def _hold(self, connection: Connection) -> None:
         """Raises AppError when the connection is lost."""
         worker = f"{self._host}/{token_hex(4)}:{self._pid}"  # a server that has not noticed a loss holds the old one
         await connection.execute(_TAKE, {"worker": worker})

@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Annotated, Any, get_args
 
 from sqlalchemy import ColumnElement, Float, Row, distinct, false, func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, triggers, turns
 from segue.db.rows import readable, reader
 from segue.domain import session
@@ -58,7 +57,7 @@ class OpenTurn:
     cancel_requested_at: datetime | None
 
 
-async def get_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.Turn:
+async def get_turn(connection: Connection, owner: str, session_id: str, turn_id: str) -> session.Turn:
     """Returns a turn, or the one that read its message if it never ran. Raises NotFound, also to other owners."""
     found = select(*turns.c).join(sessions, sessions.c.id == turns.c.session_id)
     found = found.where(turns.c.id == _reader_of(turn_id), sessions.c.owner == owner)
@@ -70,7 +69,7 @@ async def get_turn(connection: AsyncConnection, owner: str, session_id: str, tur
 
 
 async def list_turns(
-    connection: AsyncConnection, owner: str, session_id: str, *, before: str | None, limit: int, failed: bool = False
+    connection: Connection, owner: str, session_id: str, *, before: str | None, limit: int, failed: bool = False
 ) -> list[session.Turn]:
     """Newest first by arrival, not by id, which several clocks make before. `failed`: only those with an error."""
     mine = (sessions.c.id == session_id, sessions.c.owner == owner, RUNS_ITSELF)
@@ -84,7 +83,7 @@ async def list_turns(
     return await _turns(connection, (await connection.execute(statement)).all())
 
 
-async def find_turn(connection: AsyncConnection, owner: str, session_id: str, turn_id: str) -> session.TurnKey:
+async def find_turn(connection: Connection, owner: str, session_id: str, turn_id: str) -> session.TurnKey:
     """Raises NotFound for a session or a turn that is missing or another owner's."""
     and_reader = sessions.outerjoin(turns, turns.c.id == _reader_of(turn_id))
     key = select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch).select_from(and_reader)
@@ -95,13 +94,13 @@ async def find_turn(connection: AsyncConnection, owner: str, session_id: str, tu
     return session.turn_key(session_id, row)
 
 
-async def asks_for_json(connection: AsyncConnection, turn_id: str) -> bool:
+async def asks_for_json(connection: Connection, turn_id: str) -> bool:
     """Returns whether the client asked for an answer that fits its schema."""
     request = request_of(await connection.scalar(select(turns.c.request).where(turns.c.id == turn_id)), turn_id)
     return request is not None and request.options.output_schema is not None
 
 
-async def with_metadata(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
+async def with_metadata(connection: Connection, listed: Sequence[session.Message]) -> list[session.Message]:
     """Returns the messages with their metadata: a button's decision, the model that answered, the notes it got with
     them, the user's feedback, the mandate that a call ran under.
     """
@@ -133,7 +132,7 @@ def _sources(message: session.Message, turn: Row[Any] | None) -> tuple[session.S
     return (readable(reader(tuple[session.Source, ...]), known, "turns", message.turn_id) or ()) if known else ()
 
 
-async def with_turns(connection: AsyncConnection, listed: Sequence[session.Message]) -> list[session.Message]:
+async def with_turns(connection: Connection, listed: Sequence[session.Message]) -> list[session.Message]:
     """Returns the messages, those that stand for their turns as MessageOfTurn."""
     ids = {each.turn_id for each in listed}
     found = {row.id: row for row in await connection.execute(select(turns).where(turns.c.id.in_(ids)))}
@@ -190,9 +189,7 @@ def _of_button(message: session.Message, request: TurnRequest) -> dict[str, Any]
     return fields | {name: value for name, value in optional.items() if value}
 
 
-async def turn_of_key(
-    connection: AsyncConnection, owner: str, session_id: str, key: str
-) -> Row[*tuple[Any, ...]] | None:
+async def turn_of_key(connection: Connection, owner: str, session_id: str, key: str) -> Row[*tuple[Any, ...]] | None:
     """Returns the fields that admission needs of the session's turn under an idempotency key; None if it has none."""
     first = turns.alias("asked")
     statement = (
@@ -204,43 +201,43 @@ async def turn_of_key(
     return (await connection.execute(statement)).one_or_none()
 
 
-async def turn_ids(connection: AsyncConnection, session_id: str) -> list[str]:
+async def turn_ids(connection: Connection, session_id: str) -> list[str]:
     return list((await connection.execute(select(turns.c.id).where(turns.c.session_id == session_id))).scalars())
 
 
-async def sessions_of_open(connection: AsyncConnection, turn_ids: Iterable[str]) -> dict[str, str | None]:
+async def sessions_of_open(connection: Connection, turn_ids: Iterable[str]) -> dict[str, str | None]:
     """Returns the session in which each turn is open, None for one that has ended. One without a row is left out."""
     statement = select(turns.c.id, turns.c.status, turns.c.session_id).where(turns.c.id.in_(turn_ids))
     return {row.id: row.session_id if row.status in NOT_ENDED else None for row in await connection.execute(statement)}
 
 
-async def first_open_turn(connection: AsyncConnection, session_id: str) -> str | None:
+async def first_open_turn(connection: Connection, session_id: str) -> str | None:
     """Returns the id of the session's turn that runs or is next to run; None if no turn is open."""
     statement = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS))
     return await connection.scalar(statement.order_by(turns.c.seq).limit(1))
 
 
-async def ended_turns(connection: AsyncConnection, session_id: str) -> Sequence[Row[Any]]:
+async def ended_turns(connection: Connection, session_id: str) -> Sequence[Row[Any]]:
     """Returns the rows of the turns in the session's history that have ended, oldest first."""
     ended = select(turns).where(turns.c.session_id == session_id, turns.c.finished_at.is_not(None))
     return (await connection.execute(ended.where(turns.c.branch.is_(None)).order_by(turns.c.seq))).all()
 
 
-async def last_in_history(connection: AsyncConnection, session_id: str) -> Row[Any] | None:
+async def last_in_history(connection: Connection, session_id: str) -> Row[Any] | None:
     """Returns the newest turn in the session's history, and under which key it was `retried` last."""
     last = select(turns, turns.c.request["retried"].label("retried")).order_by(turns.c.seq.desc()).limit(1)
     last = last.where(turns.c.session_id == session_id, turns.c.branch.is_(None), RUNS_ITSELF)
     return (await connection.execute(last)).one_or_none()
 
 
-async def groups_of_last(connection: AsyncConnection, session_id: str) -> tuple[str, ...]:
+async def groups_of_last(connection: Connection, session_id: str) -> tuple[str, ...]:
     """Returns the groups that the user was in with the newest turn in the session's history."""
     last = await last_in_history(connection, session_id)
     request = request_of(last.request, last.id) if last else None
     return request.origin.groups if request else ()
 
 
-async def turn_after(connection: AsyncConnection, session_id: str, turn_id: str | None) -> str | None:
+async def turn_after(connection: Connection, session_id: str, turn_id: str | None) -> str | None:
     """Returns the id of the turn that follows another one in the history, of the first one for None."""
     seq = select(_OTHER.c.seq).where(_OTHER.c.session_id == session_id, _OTHER.c.id == turn_id).scalar_subquery()
     after = select(turns.c.id).where(turns.c.session_id == session_id, turns.c.branch.is_(None))
@@ -268,17 +265,17 @@ async def outcomes_of(database: Database, turn_ids: Sequence[str]) -> dict[str, 
     return outcomes | {turn_id: NotFound("session") for turn_id in set(turn_ids) - {row.id for row in rows}}
 
 
-async def overview(connection: AsyncConnection) -> TurnsOverview:
+async def overview(connection: Connection) -> TurnsOverview:
     row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
     return TurnsOverview(**{each.name: getattr(row, each.name) for each in fields(TurnsOverview)})
 
 
-async def read_backlog(connection: AsyncConnection) -> Backlog:
+async def read_backlog(connection: Connection) -> Backlog:
     row = (await connection.execute(_OPEN_TURNS_COUNTED)).one()
     return Backlog(row.queued, row.running, lapsed=row.leases_passed, oldest_s=row.oldest_ready_s)
 
 
-async def open_turns_of(connection: AsyncConnection, session_id: str) -> list[OpenTurn]:
+async def open_turns_of(connection: Connection, session_id: str) -> list[OpenTurn]:
     """Returns the open turns of a session in the order in which they run."""
     plain = (turns.c[name] for name in OpenTurn.__slots__ if name in turns.c)
     statement = (
@@ -297,7 +294,7 @@ def _age(moment: ColumnElement[datetime] | ColumnElement[datetime | None]) -> Co
     return func.round(func.extract("epoch", func.now() - moment), 1).cast(turns.c.left_s.type)
 
 
-async def _turns(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[session.Turn]:
+async def _turns(connection: Connection, rows: Sequence[Row[Any]]) -> list[session.Turn]:
     reports = {row.id: report for row in rows if (report := report_of(row))}
     messages = await final_messages(connection, list(reports)) if reports else {}
     calls = await calls_of_turns(connection, list(reports)) if reports else {}
@@ -365,6 +362,6 @@ _OPEN_TURNS_COUNTED = select(
 ).where(turns.c.status.in_(OPEN_TURNS))
 
 
-async def sealed_of_triggers(connection: AsyncConnection) -> Sequence[str]:
+async def sealed_of_triggers(connection: Connection) -> Sequence[str]:
     """Returns the sealed secrets of all active triggers."""
     return (await connection.scalars(select(triggers.c.sealed).where(triggers.c.status == "active"))).all()

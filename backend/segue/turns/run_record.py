@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from pydantic import AwareDatetime
 from sqlalchemy import ColumnElement, Row, func, literal, literal_column, null, select, update
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import turns
 from segue.db.redis_keys import DETAILS_DROPPED_KEY, Cache, activity_key
 from segue.db.rows import cached, readable, reader, without_defaults
@@ -263,7 +263,7 @@ def attempt_ended(why: ColumnElement[Any], *, at: ColumnElement[Any]) -> dict[st
     return {"run": None, "timeline": func.jsonb_build_object("attempts", kept)}
 
 
-async def drop_old_details(connection: AsyncConnection, cache: Cache, *, before: datetime) -> int:
+async def drop_old_details(connection: Connection, cache: Cache, *, before: datetime) -> int:
     """Forgets the records of turns that ended before then, and returns how many. Looks at the next DETAILS_BATCH turns
     in the order of their ids, which no index of details would pay for; Redis knows up to which one that was done.
     """

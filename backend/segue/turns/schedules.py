@@ -20,10 +20,9 @@ from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
 from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_once
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import TEXTS
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import schedules, turns
 from segue.db.rows import OWNER_LOCK, Position, claim_row, due_in, newest_first, older_than
 from segue.domain.agent import DEFAULT_AGENT
@@ -196,7 +195,7 @@ async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> da
 
 
 async def make_schedule(
-    connection: AsyncConnection, owner: str, columns: Mapping[str, Any], *, first: datetime, limit: int, now: datetime
+    connection: Connection, owner: str, columns: Mapping[str, Any], *, first: datetime, limit: int, now: datetime
 ) -> str:
     """Stores a schedule of these columns, which is due `first`. Returns its id. Raises NotFound for the session,
     AppError `too_many_unattended` beyond `limit` that have not ended.
@@ -214,7 +213,7 @@ async def make_schedule(
 
 
 async def check_room(
-    connection: AsyncConnection, table: Table, owner: str, *counted: ColumnElement[bool], limit: int
+    connection: Connection, table: Table, owner: str, *counted: ColumnElement[bool], limit: int
 ) -> None:
     """Lets one row be stored that makes at most `limit` of the owner's. Raises AppError `too_many_unattended`."""
     await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
@@ -224,33 +223,33 @@ async def check_room(
         raise app_error("too_many_unattended", at_most=limit, kind=table.name, setting=setting)
 
 
-async def get_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Schedule:
+async def get_schedule(connection: Connection, owner: str, schedule_id: str) -> Schedule:
     """Raises NotFound."""
     found = await connection.execute(_owned(owner).where(schedules.c.id == schedule_id))
     return _schedule(existing("schedule", found.one_or_none()))
 
 
 async def list_schedules(
-    connection: AsyncConnection, owner: str, *, before: Position | str | None, limit: int
+    connection: Connection, owner: str, *, before: Position | str | None, limit: int
 ) -> list[tuple[Schedule, Position]]:
     """Newest first, each with its position."""
     statement = _owned(owner).where(older_than(schedules, before)).order_by(*newest_first(schedules))
     return [(_schedule(row), (row.seq, row.id)) for row in await connection.execute(statement.limit(limit))]
 
 
-async def lock_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> Row[Any]:
+async def lock_schedule(connection: Connection, owner: str, schedule_id: str) -> Row[Any]:
     """Returns the row, which nothing else changes until the caller's transaction ends. Raises NotFound."""
     mine = select(schedules).where(schedules.c.id == schedule_id, schedules.c.owner == owner)
     return existing("schedule", (await connection.execute(mine.with_for_update())).one_or_none())
 
 
-async def change_schedule(connection: AsyncConnection, schedule_id: str, changes: Mapping[str, Any]) -> None:
+async def change_schedule(connection: Connection, schedule_id: str, changes: Mapping[str, Any]) -> None:
     """Sets columns of a schedule that is locked. A process that was just about to begin it does not."""
     values = {"look_at": _LOOKED_AT_ANEW, **changes}
     await connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(values))
 
 
-async def delete_schedule(connection: AsyncConnection, owner: str, schedule_id: str) -> None:
+async def delete_schedule(connection: Connection, owner: str, schedule_id: str) -> None:
     """A turn that it has begun goes on. Raises NotFound."""
     mine = (schedules.c.id == schedule_id, schedules.c.owner == owner)
     existing("schedule", await connection.scalar(delete(schedules).where(*mine).returning(schedules.c.id)))
@@ -269,7 +268,7 @@ def _schedule(row: Any) -> Schedule:
 
 
 async def begin_unattended(
-    connection: AsyncConnection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
+    connection: Connection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
 ) -> Admitted:
     """Stores the message of a schedule or trigger as a turn. Raises NotFound, KeyTaken, `too_many_queued`."""
     session_id = row.session_id
@@ -283,9 +282,7 @@ async def begin_unattended(
     return Admitted(turn)
 
 
-async def begin_now(
-    connection: AsyncConnection, turn_id: str, *, owner: str, schedule_id: str, now: datetime
-) -> Admitted:
+async def begin_now(connection: Connection, turn_id: str, *, owner: str, schedule_id: str, now: datetime) -> Admitted:
     """Sends the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
     row = await lock_schedule(connection, owner, schedule_id)
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
@@ -293,7 +290,7 @@ async def begin_now(
     return await _begin(connection, row, turn_id, turn_id, now=now)
 
 
-async def _begin(connection: AsyncConnection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
+async def _begin(connection: Connection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
     """Sends the message of a schedule, by its row, once for a `moment`."""
     once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
     note = TEXTS["unattended"]
@@ -373,7 +370,7 @@ class Schedules:
         return admitted is not None
 
     async def _begin(
-        self, job: Row[Any], due: datetime, on: Mapping[str, Any], connection: AsyncConnection, turn_id: str
+        self, job: Row[Any], due: datetime, on: Mapping[str, Any], connection: Connection, turn_id: str
     ) -> Admitted | None:
         """Returns None if another process has moved the schedule on, or its user has changed it."""
         last = {"last_at": due, "last_turn_id": turn_id, "tries_left": job.retries}
@@ -394,7 +391,7 @@ class Schedules:
         return True
 
     async def _begin_again(
-        self, job: Row[Any], last: Row[Any], connection: AsyncConnection, turn_id: str
+        self, job: Row[Any], last: Row[Any], connection: Connection, turn_id: str
     ) -> Admitted | None:
         look_at = _sooner(job, LOOK_S * 4.0 ** min(job.retries - job.tries_left + 1, 5), job.next_at)
         if not await _moved(connection, job, look_at=look_at, tries_left=job.tries_left - 1):
@@ -445,7 +442,7 @@ class Promised:
             return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
 
 
-async def _moved(connection: AsyncConnection, /, job: Row[Any], **values: Any) -> bool:
+async def _moved(connection: Connection, /, job: Row[Any], **values: Any) -> bool:
     """Changes a claimed schedule. Returns False if another process has claimed it since, or its user has changed it."""
     is_ours = (schedules.c.id == job.id, schedules.c.look_at == job.look_at)
     return bool((await connection.execute(update(schedules).where(*is_ours).values(**values))).rowcount)

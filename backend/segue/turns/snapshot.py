@@ -6,13 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import CAME_AT, TOOLS_SHOWN, Instructions, confirmation_line, instructions_of
 from segue.agent.render_messages import SessionContent, build_prompt
 from segue.agent.state import EarlierAttempt, TurnInput
 from segue.agent.tool_choice import ToolChooser, ToolNeeds
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.redis_keys import Cache
 from segue.domain.errors import Unreadable
 from segue.domain.ids import local_time
@@ -251,12 +250,12 @@ async def working_memory(
         return await _rebuild(connection, session_id, last, results, message_count=message_count, ttl_s=ttl_s, now=now)
 
 
-async def _known_results(connection: AsyncConnection, session_id: str) -> tuple[Reference, ...]:
+async def _known_results(connection: Connection, session_id: str) -> tuple[Reference, ...]:
     return short_term.merge_results(await recent_references(connection, session_id), ())
 
 
 async def _rebuild(
-    connection: AsyncConnection,
+    connection: Connection,
     session_id: str,
     last: Row[Any],
     results: tuple[Reference, ...],

@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
 
-from segue.db.engine import Database, outlast
+from segue.db.engine import Connection, Database, outlast
 from segue.db.models import OPEN_TURNS, QUEUED, messages, plans, sessions, turns
 from segue.db.rows import without_defaults
 from segue.domain.events import SteerRead
@@ -161,7 +160,7 @@ _ASKED = [each.name for each in fields(TurnRequest) if each.name in ChatRequest.
 
 
 async def begin_turn(
-    connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
+    connection: Connection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
 ) -> TurnKey | None:
     """Accepts a message: takes the session's next seq, stores a queued turn and the user's message. Returns None if the
     session is not the owner's, has `room` open turns, or if another message came at that moment. Raises KeyTaken.
@@ -175,7 +174,7 @@ async def begin_turn(
 
 
 async def begin_claimed(
-    connection: AsyncConnection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, claimer: Claimer
+    connection: Connection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, claimer: Claimer
 ) -> Claim | None:
     """Does what `begin_turn` does and claims the turn, in one statement. Returns None also if a turn is open. Raises
     KeyTaken, perhaps for a turn that runs since this moment.
@@ -214,11 +213,11 @@ _FENCE = sa.select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
 
 
 @asynccontextmanager
-async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[AsyncConnection]:
+async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[Connection]:
     """A transaction of a running turn. Raises StaleTurn before this process writes anything for a turn it has lost."""
 
     @asynccontextmanager
-    async def fenced() -> AsyncIterator[AsyncConnection]:
+    async def fenced() -> AsyncIterator[Connection]:
         async with database.transaction() as connection:
             if (await connection.execute(_FENCE, held(claim.key, claim.epoch))).one_or_none() is None:
                 raise StaleTurn
@@ -248,10 +247,10 @@ _STEERS_IN_ORDER = _STEERS_READ.order_by(turns.c.seq).with_for_update()
 async def is_steered(database: Database, turn: TurnKey) -> bool:
     """Returns whether a message waits to be read by a turn."""
     waits = {"at_session": turn.session_id, "steered": turn.turn_id}
-    return bool(await outlast(partial(database.read, AsyncConnection.scalar, _IS_STEERED, waits)))
+    return bool(await outlast(partial(database.read, Connection.scalar, _IS_STEERED, waits)))
 
 
-async def read_steers(connection: AsyncConnection, claim: Claim) -> list[SteerRead]:
+async def read_steers(connection: Connection, claim: Claim) -> list[SteerRead]:
     """Makes the messages that wait for a running turn part of it, in their order, in its fenced transaction."""
     reader, read = claim.key, []
     waits = {"at_session": reader.session_id, "steered": reader.turn_id}
@@ -307,7 +306,7 @@ _FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(
 
 
 async def finish_turn(
-    connection: AsyncConnection,
+    connection: Connection,
     claim: Claim,
     *,
     answer: history.NewMessage,
@@ -338,6 +337,6 @@ async def finish_turn(
 _LAST_ENDED = sa.select(turns.c.id.label("turn_id"), turns.c.finished_at).where(turns.c.id == last_ended_turn())
 
 
-async def last_ended(connection: AsyncConnection, session_id: str) -> sa.Row[*tuple[Any, ...]] | None:
+async def last_ended(connection: Connection, session_id: str) -> sa.Row[*tuple[Any, ...]] | None:
     """Returns the `turn_id` and `finished_at` of the turn in the history that ended last."""
     return (await connection.execute(_LAST_ENDED, {"at_session": session_id})).one_or_none()

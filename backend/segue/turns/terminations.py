@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from segue.db.engine import Connection
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, tool_calls, turns
 from segue.db.rows import without_defaults
 from segue.domain.errors import TURN_CANCELLED, AppError, turn_cancelled
@@ -51,7 +51,7 @@ class NeglectedTurn:
 
 
 async def end_turn(
-    connection: AsyncConnection,
+    connection: Connection,
     turn: Claim | NeglectedTurn,
     error: AppError,
     *,
@@ -96,7 +96,7 @@ def _approved_step() -> sa.Select[tuple[str | None]]:
 _APPROVED_STEP = _approved_step()
 
 
-async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
+async def note_approval(connection: Connection, turn_id: str) -> AppError:
     """Returns the error of a cancelled turn, with the outcome of the step that a yes was for, and stores it unless the
     turn runs again. To be called once it has ended: until then another process may begin the step.
     """
@@ -107,7 +107,7 @@ async def note_approval(connection: AsyncConnection, turn_id: str) -> AppError:
     return error
 
 
-async def _end_calls(connection: AsyncConnection, turn: TurnKey, *, now: datetime) -> list[CallEnded]:
+async def _end_calls(connection: Connection, turn: TurnKey, *, now: datetime) -> list[CallEnded]:
     """Gives every call of the history an answer: of one whose turn ended first, that its outcome is unknown."""
     ended = []
     for reference in await unanswered_calls(connection, turn.turn_id):
@@ -139,9 +139,7 @@ _REQUEUE = (  # a running turn is queued again by its process, or after its leas
 )
 
 
-async def requeue(
-    connection: AsyncConnection, turn: Claim | NeglectedTurn, why: WhyRequeued, *, timeout_s: float
-) -> bool:
+async def requeue(connection: Connection, turn: Claim | NeglectedTurn, why: WhyRequeued, *, timeout_s: float) -> bool:
     """Queues a running turn again; it costs an attempt unless it is `handed_back`. Returns False if it is cancelled or
     not held; if the `process_lost` it, also if its lease was renewed or another process has recovered it.
     """
@@ -175,7 +173,7 @@ _NEGLECTED = (
 )
 
 
-async def neglected_turns(connection: AsyncConnection, *, timeout_s: float) -> list[NeglectedTurn]:
+async def neglected_turns(connection: Connection, *, timeout_s: float) -> list[NeglectedTurn]:
     """Returns up to MAX_AT_ONCE turns: running with a lapsed lease or overdue cancellation, or queued and not begun."""
     of_turn = ("owner", "epoch", "running", "attempts", "cancelled", "left_s")
     rows = await connection.execute(_NEGLECTED, {"timeout_s": timeout_s})
@@ -221,7 +219,7 @@ _RUN_AGAIN = _run_again()
 
 
 async def run_again(
-    connection: AsyncConnection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
+    connection: Connection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
 ) -> TurnKey | None:
     """Queues a failed or cancelled turn again, under its session's lock. None if that has `room` open turns."""
     retried = request.once and asdict(request.once)
@@ -232,7 +230,7 @@ async def run_again(
     return turn_key(row.session_id, row) if row else None
 
 
-async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
+async def cancel_turn(connection: Connection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
     """Cancels a queued turn, and asks the process that runs it to cancel a running one, with the messages it was still
     to read. Returns by turn whether it has ended; nothing for one that had ended before.
     """
@@ -242,12 +240,12 @@ async def cancel_turn(connection: AsyncConnection, owner: str, turn: TurnKey) ->
     return await _cancel(connection, owner, turn.session_id, (turns.c.id == turn.turn_id) | steers)
 
 
-async def cancel_before(connection: AsyncConnection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
+async def cancel_before(connection: Connection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:
     """Does the same to every open turn before this one."""
     return await _cancel(connection, owner, turn.session_id, turns.c.seq < turn.turn_seq)
 
 
-async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id: str) -> None:
+async def cancel_open_turns(connection: Connection, owner: str, session_id: str) -> None:
     """Ends the open turns of a session that is about to be deleted, so that no process writes for them any more."""
     are_open = (turns.c.session_id == session_id, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
     ended = {"status": "cancelled", "lease_until": None, "finished_at": sa.func.now()}
@@ -255,7 +253,7 @@ async def cancel_open_turns(connection: AsyncConnection, owner: str, session_id:
 
 
 async def _cancel(
-    connection: AsyncConnection, owner: str, session_id: str, which: sa.ColumnElement[bool]
+    connection: Connection, owner: str, session_id: str, which: sa.ColumnElement[bool]
 ) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
     error = sa.literal(error_row(turn_cancelled()), turns.c.error.type)

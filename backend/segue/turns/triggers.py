@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import orjson
 from sqlalchemy import Row, delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import brought
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import triggers
 from segue.db.redis_keys import Rates
 from segue.db.rows import Position, newest_first, older_than
@@ -145,7 +144,7 @@ class Triggers:
         log.info("trigger_pulled", trigger_id=trigger_id, turn_id=admitted.turn.turn_id)
         return admitted
 
-    async def _begin(self, row: Row[Any], once: Once, note: str, connection: AsyncConnection, turn_id: str) -> Admitted:
+    async def _begin(self, row: Row[Any], once: Once, note: str, connection: Connection, turn_id: str) -> Admitted:
         """The name of a new session is unique, and so the event is one turn there too."""
         request = unattended(row, turn_id, once, note)
         zone, now = self.time_zone, self.clock()
@@ -196,7 +195,7 @@ class Triggers:
         return {**known, "url": f"{self.base_url}/hooks/{row.id}", "new_session": row.session_id is None}
 
 
-async def _find(connection: AsyncConnection, trigger_id: str, *, owner: str | None = None) -> Row[Any]:
+async def _find(connection: Connection, trigger_id: str, *, owner: str | None = None) -> Row[Any]:
     """Returns the row; with an owner, locked. Raises NotFound, with an owner also for another user's."""
     statement = select(triggers).where(triggers.c.id == trigger_id)
     if owner is not None:

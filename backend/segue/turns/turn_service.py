@@ -10,10 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from segue.agent.render_messages import request_parts, with_texts
 from segue.agent.tool_loop import plain_request
+from segue.db.engine import Connection
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_connection import RedisServer
 from segue.db.redis_keys import plans_of_owner_key
@@ -44,7 +43,7 @@ from segue.turns.worker import TurnWorker
 CANCEL_ANSWER_S = 4.5
 MOST_WAITING = 200  # questions of one user, in all sessions
 Begun = TypeVar("Begun", bound=Admitted | None)
-StoreTurn = Callable[[AsyncConnection, str], Awaitable[Begun]]
+StoreTurn = Callable[[Connection, str], Awaitable[Begun]]
 
 
 class TurnService:
@@ -258,7 +257,7 @@ class TurnService:
     def _deciding(
         self, owner: str, session_id: str, button: Button, request: ChatRequest, *, by: Decider | None = None
     ) -> StoreTurn[Admitted | None]:
-        async def store(connection: AsyncConnection, turn_id: str) -> Admitted | None:
+        async def store(connection: Connection, turn_id: str) -> Admitted | None:
             of, known = (connection, owner, session_id, button), replace(request, turn_id=turn_id)
             return await begin_decision(*of, tools=self._deps.tools, request=known, now=self._deps.clock(), by=by)
 
@@ -324,7 +323,7 @@ class TurnService:
         elif not await self.queue.send(admitted.turn.session_id):
             self._worker.wake(admitted.turn.session_id)
 
-    async def _carry_out(self, connection: AsyncConnection, owner: str, cancelled: Mapping[TurnKey, bool]) -> None:
+    async def _carry_out(self, connection: Connection, owner: str, cancelled: Mapping[TurnKey, bool]) -> None:
         for turn, ended in cancelled.items():
             if ended:
                 error = await terminations.note_approval(connection, turn.turn_id)

@@ -24,9 +24,8 @@ from typing import Annotated, Any, Final, Protocol
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.outages import StorageUnavailable
 from segue.db.rows import if_given, readable, reader
@@ -104,7 +103,7 @@ class NewKey:
 
 
 async def create_key(
-    connection: AsyncConnection,
+    connection: Connection,
     owner: str,
     *,
     scopes: Iterable[str],
@@ -122,7 +121,7 @@ async def create_key(
 
 
 async def list_keys(
-    connection: AsyncConnection, owner: str | None, *, after: str | None = None, limit: int | None = None
+    connection: Connection, owner: str | None, *, after: str | None = None, limit: int | None = None
 ) -> list[ApiKey]:
     """Returns keys in the order of their ids, those after one; of all owners if none is given."""
     conditions = if_given(api_keys.c.owner, owner), if_given(api_keys.c.id, after, gt)
@@ -130,7 +129,7 @@ async def list_keys(
     return [_api_key(row) for row in await connection.execute(statement)]
 
 
-async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
+async def lock_key(connection: Connection, key_id: str) -> ApiKey:
     """Raises NotFound for a key that no longer works, Unreadable if its rights are not known."""
     row = existing("key", (await connection.execute(_VALID.with_for_update(), {"key_id": key_id})).one_or_none())
     if (key := _api_key(row)).is_unreadable:
@@ -138,7 +137,7 @@ async def lock_key(connection: AsyncConnection, key_id: str) -> ApiKey:
     return key
 
 
-async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
+async def rotate_key(connection: Connection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
     """Returns a key like a locked one: of its user, rights, name and term. The old key ends after the overlap. Raises
     AppError `key_rotated` for one that was rotated before: the end that it has since then is not its term.
     """
@@ -152,7 +151,7 @@ async def rotate_key(connection: AsyncConnection, old: ApiKey, *, overlap: timed
     return new_key
 
 
-async def revoke_key(connection: AsyncConnection, key_id: str) -> ApiKey:
+async def revoke_key(connection: Connection, key_id: str) -> ApiKey:
     """Raises NotFound for an unknown key and for one that was revoked before."""
     is_it = (api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
     revoked = update(api_keys).where(*is_it).values(revoked_at=func.now()).returning(*api_keys.c)
@@ -239,7 +238,7 @@ class StreamToken:
     expires_at: Annotated[datetime, doc("When the token expires: no stream can be opened with it after that.")]
 
 
-async def create_token(connection: AsyncConnection, owner: str, turn_id: str) -> StreamToken:
+async def create_token(connection: Connection, owner: str, turn_id: str) -> StreamToken:
     """Makes a token and deletes those that have expired. `owner` has to be that of the turn."""
     await connection.execute(delete(stream_tokens).where(stream_tokens.c.expires_at < func.now()))
     token = f"stream_{secrets.token_hex(32)}"
@@ -248,7 +247,7 @@ async def create_token(connection: AsyncConnection, owner: str, turn_id: str) ->
     return StreamToken(token, (await connection.execute(insertion.returning(stream_tokens.c.expires_at))).scalar_one())
 
 
-async def user_of_stream_token(connection: AsyncConnection, token: str, turn_id: str) -> str | None:
+async def user_of_stream_token(connection: Connection, token: str, turn_id: str) -> str | None:
     """Returns the user, None for a token that is unknown, has expired or is for another turn."""
     is_it = (stream_tokens.c.digest == digest_of_secret(token), stream_tokens.c.turn_id == turn_id)
     valid = select(stream_tokens.c.owner).where(*is_it, stream_tokens.c.expires_at > func.now())

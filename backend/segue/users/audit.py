@@ -9,8 +9,8 @@ from operator import lt
 from typing import Annotated, Any, Final, Literal, get_args
 
 from sqlalchemy import delete, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from segue.db.engine import Connection
 from segue.db.models import audit
 from segue.db.rows import if_given, readable, reader
 from segue.domain.field_types import doc
@@ -42,7 +42,7 @@ class Act:
 
 
 async def record_act(
-    connection: AsyncConnection,
+    connection: Connection,
     operator: Operator,
     action: AuditedAction,
     *,
@@ -60,7 +60,7 @@ async def record_act(
 
 
 async def list_acts(
-    connection: AsyncConnection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
+    connection: Connection, *, action: AuditedAction | None, actor: str | None, before: int | None, limit: int
 ) -> list[Act]:
     """Returns acts, newest first."""
     conditions = if_given(audit.c.action, action), if_given(audit.c.actor, actor), if_given(audit.c.seq, before, lt)
@@ -68,7 +68,7 @@ async def list_acts(
     return [_act(dict(row)) for row in (await connection.execute(statement)).mappings()]
 
 
-async def drop_old_acts(connection: AsyncConnection, *, before: datetime) -> int:
+async def drop_old_acts(connection: Connection, *, before: datetime) -> int:
     """Deletes those of the BATCH oldest acts that are from before then, and returns how many."""
     oldest = select(audit.c.seq).order_by(audit.c.seq).limit(BATCH).with_for_update(skip_locked=True).cte("oldest")
     old = audit.c.seq.in_(select(oldest.c.seq)), audit.c.at < before

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import OPEN_TURNS, memories, reservations, sessions, turns, usage, user_groups, user_limits
 from segue.db.outages import OutageLog
 from segue.db.rows import OWNER_LOCK
@@ -62,7 +61,7 @@ NO_OWN: Final = OwnLimits()
 _OWN = tuple(user_limits.c[field.name] for field in fields(OwnLimits))
 
 
-async def load_limits(connection: AsyncConnection, owners: Collection[str] | None = None) -> dict[str, OwnLimits]:
+async def load_limits(connection: Connection, owners: Collection[str] | None = None) -> dict[str, OwnLimits]:
     """Returns the limits that are set, by owner; for all owners if none are given."""
     statement = sa.select(user_limits.c.owner, *_OWN)
     if owners is not None:
@@ -71,9 +70,7 @@ async def load_limits(connection: AsyncConnection, owners: Collection[str] | Non
     return {row["owner"]: OwnLimits(**{column.name: row[column.name] for column in _OWN}) for row in rows}
 
 
-async def set_limits(
-    connection: AsyncConnection, owner: str, limits: OwnLimits, *, keeps_rest: bool = False
-) -> OwnLimits:
+async def set_limits(connection: Connection, owner: str, limits: OwnLimits, *, keeps_rest: bool = False) -> OwnLimits:
     """Sets limits of the owner: with `keeps_rest` those that are not None, else all. Returns them all."""
     if limits == NO_OWN and not keeps_rest:
         await connection.execute(sa.delete(user_limits).where(user_limits.c.owner == owner))
@@ -225,7 +222,7 @@ _MEMBERS = sa.select(user_groups.c.owner).where(
 _FITS_ALL, _FITS_GROUP = _standing(), _standing(lambda column: column.in_(_MEMBERS))
 
 
-async def make_reservation(connection: AsyncConnection, wanted: Reservation, limits: Limits) -> Standing:
+async def make_reservation(connection: Connection, wanted: Reservation, limits: Limits) -> Standing:
     """Reserves in place of the holder's reservation under this epoch or before, if the owner's day has room; 0 is no
     turn's epoch. In a transaction, which holds the lock of the owner's reservations until its end.
     """
@@ -233,7 +230,7 @@ async def make_reservation(connection: AsyncConnection, wanted: Reservation, lim
     return await _stand(connection, _RESERVE, wanted, limits, lock=wanted.owner, of_owner=wanted.owner, **held)
 
 
-async def has_room(connection: AsyncConnection, wanted: Reservation, limits: Limits, *, group: str) -> Standing:
+async def has_room(connection: Connection, wanted: Reservation, limits: Limits, *, group: str) -> Standing:
     """Returns whether the day of all in a group together has room, of all owners if it is empty, and reserves nothing.
     In a transaction, which holds the lock of these until its end.
     """
@@ -244,7 +241,7 @@ async def has_room(connection: AsyncConnection, wanted: Reservation, limits: Lim
 
 
 async def _stand(
-    connection: AsyncConnection, asks: sa.Select[Any], wanted: Reservation, limits: Limits, *, lock: str, **values: Any
+    connection: Connection, asks: sa.Select[Any], wanted: Reservation, limits: Limits, *, lock: str, **values: Any
 ) -> Standing:
     await connection.execute(OWNER_LOCK, {"of_owner": lock})
     more = {"more_tokens": wanted.tokens, "more_cost": wanted.cost, "on_day": wanted.day, "by_holder": wanted.holder}
@@ -252,10 +249,10 @@ async def _stand(
     return Standing(**(await connection.execute(asks, {**more, **caps, **values})).mappings().one())
 
 
-async def drop_stale_reservations(connection: AsyncConnection) -> None:
+async def drop_stale_reservations(connection: Connection) -> None:
     """Deletes those of dead processes whose owners have reserved nothing since."""
     await connection.execute(sa.delete(reservations).where(reservations.c.until < sa.func.now() - timedelta(days=1)))
 
 
-async def release_reservations(connection: AsyncConnection, holder: str) -> None:
+async def release_reservations(connection: Connection, holder: str) -> None:
     await connection.execute(sa.delete(reservations).where(reservations.c.holder == holder))

@@ -18,9 +18,8 @@ from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import TRANSACTION_ID, Database, has_committed
+from segue.db.engine import TRANSACTION_ID, Connection, Database, has_committed
 from segue.db.models import reservations, sessions, turns, usage, user_groups
 from segue.db.rows import if_given
 from segue.domain.errors import AppError, app_error, rate_limited, service_limit_reached
@@ -126,14 +125,14 @@ _BOOK = _book()
 
 
 async def book(
-    connection: AsyncConnection, owner: str, session_id: str, charges: ChargesByDay, *, holder: str, epoch: int
+    connection: Connection, owner: str, session_id: str, charges: ChargesByDay, *, holder: str, epoch: int
 ) -> None:
     """Stores the charges, and releases the holder's reservation under this epoch or one before."""
     values = {"charged_session": session_id, "held_by": holder, "under": epoch, **charged(owner, charges)}
     await connection.execute(_BOOK, values)
 
 
-async def note_groups(connection: AsyncConnection, owner: str, day: date, groups: Collection[str]) -> None:
+async def note_groups(connection: Connection, owner: str, day: date, groups: Collection[str]) -> None:
     """Notes that a user was in these groups on a day. Does nothing for a user without a session."""
     is_known = sa.select(sessions.c.id).where(sessions.c.owner == owner).exists()  # an erased user stays erased
     names = sa.func.unnest(sa.cast(list(groups), sa.ARRAY(sa.Text)))
@@ -141,13 +140,13 @@ async def note_groups(connection: AsyncConnection, owner: str, day: date, groups
     await connection.execute(insert(user_groups).from_select(["owner", "day", "name"], rows).on_conflict_do_nothing())
 
 
-async def groups_of(connection: AsyncConnection, owner: str, day: date) -> list[str]:
+async def groups_of(connection: Connection, owner: str, day: date) -> list[str]:
     """Returns the groups that the user was in on the day, by name."""
     theirs = sa.select(user_groups.c.name).where(user_groups.c.owner == owner, user_groups.c.day == day)
     return list(await connection.scalars(theirs.order_by(user_groups.c.name)))
 
 
-async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
+async def drop_old_usage(connection: Connection, *, before: date) -> int:
     """Deletes at most BATCH rows of days before then, and returns how many."""
     old = sa.select(usage.c.id).where(usage.c.day < before).limit(BATCH).with_for_update(skip_locked=True).cte("old")
     await connection.execute(sa.delete(user_groups).where(user_groups.c.day < before))
@@ -155,7 +154,7 @@ async def drop_old_usage(connection: AsyncConnection, *, before: date) -> int:
 
 
 async def list_usage(
-    connection: AsyncConnection, owner: str | None, *, first: date, last: date, by: Group, after: str | None, limit: int
+    connection: Connection, owner: str | None, *, first: date, last: date, by: Group, after: str | None, limit: int
 ) -> list[UsageTotal]:
     """Returns the use from the first to the last day, by ascending key; of all owners if none is given."""
     key = _KEYS[by]
@@ -248,7 +247,7 @@ class Books:
             self.noted.update(new)
 
     async def _reserve(
-        self, connection: AsyncConnection, reservation: Reservation, cap: Limits, *, among: str | None = None
+        self, connection: Connection, reservation: Reservation, cap: Limits, *, among: str | None = None
     ) -> None:
         if among is None:
             standing = await limits.make_reservation(connection, reservation, cap)
@@ -313,7 +312,7 @@ class Account:
                 pass
 
     @asynccontextmanager
-    async def booking(self) -> AsyncIterator[AsyncConnection]:
+    async def booking(self) -> AsyncIterator[Connection]:
         """Books charges since the last time once, releases the reservation, and commits the block's writes."""
         await self._settle_unconfirmed()
         charges, self.unbooked = self.unbooked, {}

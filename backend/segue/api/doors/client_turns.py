@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile
 from segue.api.chat import Client
 from segue.api.doors.every_door import NameTaken, agent_of, find_session, make_session, say, with_agent
+from segue.db.engine import Connection
 from segue.db.redis_keys import turn_heard_key
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions
 from segue.history.fork_and_import import Said
@@ -180,7 +180,7 @@ class _Place:
     branch: str | None = None
 
 
-async def _place(connection: AsyncConnection, caller: str, session_id: str, sent: SentMessage) -> _Place | None:
+async def _place(connection: Connection, caller: str, session_id: str, sent: SentMessage) -> _Place | None:
     """Returns the turn that the message goes on after; None if the client does not say, or names none of ours."""
     if sent.after is not None:
         return _Place((await find_turn(connection, caller, session_id, sent.after)).turn_seq, sent.after)
@@ -191,7 +191,7 @@ async def _place(connection: AsyncConnection, caller: str, session_id: str, sent
 
 
 async def _answer_shown(
-    connection: AsyncConnection, caller: str, session_id: str, sent: SentMessage, place: _Place
+    connection: Connection, caller: str, session_id: str, sent: SentMessage, place: _Place
 ) -> int | None:
     """Returns the seq of the turn after this place if the client shows its answer, None if it is to be said anew. Asked
     for another version of an answer («More Concise»), Open WebUI shows it with what the user wants of it behind it, but
@@ -231,7 +231,7 @@ async def _by_history(client: Client, sent: SentMessage) -> tuple[Session, ChatR
     return found, _request(sent, key)
 
 
-async def _ends_with(connection: AsyncConnection, last: Row[Any], history: _History) -> bool:
+async def _ends_with(connection: Connection, last: Row[Any], history: _History) -> bool:
     """Whether the last turn of a session is the one that was answered last in what was said."""
     if not str(last.idempotency_key).startswith(history.name_before):
         return False

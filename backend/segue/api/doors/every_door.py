@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends
 from pydantic import Field
-from sqlalchemy.ext.asyncio import AsyncConnection
 from structlog.contextvars import bind_contextvars
 
 from segue.api.attachments import SentFile, is_file, with_files
 from segue.api.chat import Client, ClientRequest
 from segue.api.deps import IdentityDep, Services
 from segue.api.schemas import Json
+from segue.db.engine import Connection
 from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error, existing
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
@@ -229,7 +229,7 @@ def page_key(button: Button) -> str:
     return f"page:{button.plan_id}:{button.version}"
 
 
-async def open_turn(connection: AsyncConnection, client: Client, session_id: str) -> TurnKey | None:
+async def open_turn(connection: Connection, client: Client, session_id: str) -> TurnKey | None:
     """Returns the first turn of a session that has not ended."""
     running = await first_open_turn(connection, session_id)
     return None if running is None else await find_turn(connection, client.caller, session_id, running)

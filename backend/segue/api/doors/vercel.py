@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from fastapi import Path, Response
 from pydantic import BaseModel, Field
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import Client, fingerprint_of
@@ -26,6 +25,7 @@ from segue.api.doors.every_door import ClientId, find_session, session_of_client
 from segue.api.event_streams import EventStream, described_stream, frame, framed
 from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
 from segue.api.schemas import BY_SEQ, Json, Page, Paged, PlanDecision, encode_cursor
+from segue.db.engine import Connection
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
@@ -432,7 +432,7 @@ async def _instead_of(client: Client, session_id: str, body: UiChat) -> str | No
     return plan.plan.origin_message_id if plan else messages[0].id
 
 
-async def _is_decision(connection: AsyncConnection, turn_id: str) -> bool:
+async def _is_decision(connection: Connection, turn_id: str) -> bool:
     messages = await user_messages_of(connection, turn_id)
     return bool(messages) and messages[0].content in (PAGE_MESSAGE, *BUTTON_MESSAGES.values())
 

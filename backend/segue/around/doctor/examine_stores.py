@@ -8,12 +8,11 @@ from typing import Any
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.around.doctor.report import Diagnosis
 from segue.around.embedded.server_urls import OpenStores, open_clients, server_urls
 from segue.config import Settings
-from segue.db.engine import Database, is_pooled
+from segue.db.engine import Connection, Database, is_pooled
 from segue.db.outages import LOCKED, StorageUnavailable, cause_of
 from segue.db.postgres_server import ServerFacts, look_at_server, newest
 from segue.db.redis_connection import redis_cause_of, watched_by_sentinels
@@ -44,7 +43,7 @@ async def opened(stack: AsyncExitStack, settings: Settings) -> OpenStores:
 
 
 @asynccontextmanager
-async def reading(database: Database) -> AsyncIterator[AsyncConnection]:
+async def reading(database: Database) -> AsyncIterator[Connection]:
     """Yields a connection that only reads. Raises Unreachable within seconds if Postgres cannot be used."""
     with _unreachable():
         async with asyncio.timeout(LOOK_S), database.read_only() as connection:

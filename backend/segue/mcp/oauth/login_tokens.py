@@ -14,9 +14,8 @@ from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
 from sqlalchemy import ColumnElement, Delete, Insert, Row, Table, Update, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import mcp_clients, mcp_logins
 from segue.domain.ids import Clock, new_id
 from segue.log import log
@@ -296,7 +295,7 @@ def _until(got: OAuthToken) -> Any:
     return None if got.expires_in is None else func.now() + timedelta(seconds=min(max(got.expires_in, 0), _LONGEST_S))
 
 
-async def reseal(connection: AsyncConnection, seal: Seal, table: Table) -> int:
+async def reseal(connection: Connection, seal: Seal, table: Table) -> int:
     """Seals all rows with the first key: the others are then needed no more. Returns how many they were. Each is a
     statement of its own, and leaves a row that was changed meanwhile, or that no key opens.
     """
@@ -309,14 +308,14 @@ async def reseal(connection: AsyncConnection, seal: Seal, table: Table) -> int:
     return changed
 
 
-async def load_client(connection: AsyncConnection, server: str, issuer: str, redirect_uri: str) -> str | None:
+async def load_client(connection: Connection, server: str, issuer: str, redirect_uri: str) -> str | None:
     clients = mcp_clients.c
     this = (clients.server == server, clients.issuer == issuer, clients.redirect_uri == redirect_uri)
     return await connection.scalar(select(clients.sealed).where(*this))
 
 
 async def save_client(
-    connection: AsyncConnection, server: str, issuer: str, redirect_uri: str, sealed: str, replaced: str | None
+    connection: Connection, server: str, issuer: str, redirect_uri: str, sealed: str, replaced: str | None
 ) -> str:
     """Returns the stored client: another process's if it was quicker to replace the one that both had found."""
     place = {"server": server, "issuer": issuer, "redirect_uri": redirect_uri}

@@ -14,9 +14,8 @@ from mcp.client.auth.oauth2 import PKCEParameters
 from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
 from sqlalchemy import Row, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import mcp_login_attempts
 from segue.domain.errors import app_error, existing
 from segue.domain.ids import Clock, digest_of_secret
@@ -198,7 +197,7 @@ def _link(attempt: LoginAttempt, state: str, challenge: str) -> str:
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
 
-async def _save_attempt(connection: AsyncConnection, state: str, owner: str, server: str, sealed: str) -> datetime:
+async def _save_attempt(connection: Connection, state: str, owner: str, server: str, sealed: str) -> datetime:
     """Returns until when the login can be finished. The oldest attempts of a user make room."""
     attempts = mcp_login_attempts
     is_mine = (attempts.c.owner == owner) & (attempts.c.server == server)
@@ -213,7 +212,7 @@ async def _save_attempt(connection: AsyncConnection, state: str, owner: str, ser
     return until
 
 
-async def _attempt_of(connection: AsyncConnection, state: str, *, take: bool) -> Row[*tuple[Any, ...]] | None:
+async def _attempt_of(connection: Connection, state: str, *, take: bool) -> Row[*tuple[Any, ...]] | None:
     """Returns owner, server and the sealed text; if it is to `take` it, once: a second caller gets None."""
     of = mcp_login_attempts.c
     is_it = of.digest == digest_of_secret(state), of.expires_at > func.now()

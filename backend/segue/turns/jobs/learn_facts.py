@@ -11,10 +11,9 @@ from itertools import repeat
 
 from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import case, exists, func, null, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from segue.agent.prompts import TEXTS, as_json
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
 from segue.db.models import sessions, turns
 from segue.db.rows import claim_row, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
@@ -187,9 +186,7 @@ class FactExtraction:
         return {"session_id": job.session_id, "turn_id": job.turn_id}
 
 
-async def cancel_extraction(
-    connection: AsyncConnection, owner: str, session_id: str, *, but_running: bool = False
-) -> None:
+async def cancel_extraction(connection: Connection, owner: str, session_id: str, *, but_running: bool = False) -> None:
     """Notes no more facts from a session's messages; a job that runs finds its mark gone."""
     mine = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.owner == owner)
     of_session = (turns.c.session_id.in_(mine), turns.c.facts_due_at.is_not(None))
