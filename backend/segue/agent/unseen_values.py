@@ -46,7 +46,6 @@ _ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[
 _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _NAMES: Final = re.compile(r"[^\W\d]\w*")
 _NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
-_JOINS: Final = frozenset(chain.from_iterable(each.joins for each in ACTIONS.shipped.values()))
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
 
@@ -266,7 +265,8 @@ class Shown:
     def _joined(self) -> list[tuple[str, str]]:
         """The pairs of words that an `and` joins, in either order: they name things of one kind."""
         threes = (zip(each.words, each.words[1:], each.words[2:], strict=False) for each in self._texts[:MOST_TEXTS])
-        pairs = [(one, other) for one, join, other in chain.from_iterable(threes) if join in _JOINS]
+        joins = frozenset(chain.from_iterable(each.joins for each in ACTIONS.now.values()))
+        pairs = [(one, other) for one, join, other in chain.from_iterable(threes) if join in joins]
         return [*pairs, *(pair[::-1] for pair in pairs)]
 
     def _is_amount_meant(self, value: float, call: "_Values") -> bool:
