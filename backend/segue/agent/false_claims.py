@@ -31,7 +31,9 @@ LONGEST_HEADLINE: Final = 4  # words of a claim without a subject: `Email sent`,
 _LABELLED: Final = re.compile(r"[:：|]\W*\w+(?:\s\w+)?\W*$")  # `Invoice status: paid`, a row of a table
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
 PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
-CLAIM_KINDS: Final = {"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "state", "maybe", "none"}
+CLAIM_KINDS: Final = frozenset(
+    {"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "state", "maybe", "none"}
+)
 PROMISES: Final = WordList("promises.toml", partial(parse_lexicon, kinds=PROMISE_KINDS), share=True)
 CLAIMS: Final = WordList("claims.toml", partial(parse_lexicon, kinds=CLAIM_KINDS), share=True)
 _APART: Final = {"de": 14, "zh": 14, "ja": 14, "ko": 14}  # words that may stand between a cue and what was done
