@@ -92,13 +92,21 @@ async def test_the_summariser_is_told_on_which_day_the_user_said_what(settings: 
 async def test_a_summary_counts_the_messages_of_a_session_anew(
     settings: Settings, client: Client, provider: Provider, gaps: int | None
 ) -> None:
-    provider.summary = says("so far")
+    all_said = asyncio.Event()
+
+    async def when_all_was_said(_: dict[str, Any]) -> Response:
+        """What happens in a session while it is counted leaves that to the next summary."""
+        await all_said.wait()
+        return says("so far")
+
+    provider.summary = when_all_was_said
     session = await client.new_session()
     await talk(client, provider, session, range(1, TURNS_TO_FILL_A_WINDOW))
     async with looking_into(settings) as stores:
         await stores.database.execute("UPDATE sessions SET gaps = $2 WHERE id = $1", session, gaps)
         assert (await client.get(f"/sessions/{session}"))["message_count"] == 18 - (gaps or 0)
         await talk(client, provider, session, range(TURNS_TO_FILL_A_WINDOW, TURNS_TO_FILL_A_WINDOW + 1))
+        all_said.set()
         assert await stores.until("SELECT count(*) FROM sessions WHERE id = $1 AND gaps = 0", session) == 1
     assert (await client.get(f"/sessions/{session}"))["message_count"] == 20
 
