@@ -235,11 +235,16 @@ async def own_database_url(servers: ServerUrls, template: str) -> AsyncIterator[
         yield url
 
 
-@pytest.fixture
-async def redis_url(servers: ServerUrls) -> str:
-    """Redis, empty."""
+@pytest.fixture(scope="session")
+async def kept_redis(servers: ServerUrls) -> AsyncIterator[Redis]:
     async with Redis.from_url(servers.redis_url, protocol=2) as redis:
-        await redis.flushall()
+        yield redis
+
+
+@pytest.fixture
+async def redis_url(servers: ServerUrls, kept_redis: Redis) -> str:
+    """Redis, empty."""
+    await kept_redis.flushall()
     return servers.redis_url
 
 

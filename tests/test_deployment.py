@@ -213,6 +213,7 @@ def installation(cwd: Path, **environment: str) -> Any:
     return json.loads(told.stdout)
 
 
+@pytest.mark.sweep
 def test_an_installed_segue_has_the_migrations_and_the_words_of_a_checkout(installed: Path, tmp_path: Path) -> None:
     wheel = installation(tmp_path, PYTHONPATH=str(installed))
     checkout = installation(tmp_path)

@@ -95,6 +95,7 @@ def test_a_doctor_without_a_model_and_servers_imports_neither_and_no_agent() -> 
     assert {name for name in imported if name.startswith("segue.agent.")} <= {"segue.agent.agent_settings"}
 
 
+@pytest.mark.sweep
 def test_a_service_imports_only_what_its_settings_need() -> None:
     """With URLs, for example, not what starts the embedded servers."""
     imported = started()[0]

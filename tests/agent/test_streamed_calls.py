@@ -221,6 +221,7 @@ async def test_pieces_that_come_close_together_are_one_event(shelved: Client, pr
     assert len(events) < 60
 
 
+@pytest.mark.sweep
 async def test_who_comes_later_or_back_reads_the_same(shelved: Client, provider: Provider) -> None:
     gate, arrived = asyncio.Event(), asyncio.Event()
     halves = piece('{"que', name="mcp_find_items"), piece('ry": "ros'), gate, piece('si"}')

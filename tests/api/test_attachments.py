@@ -174,6 +174,7 @@ async def test_the_model_is_shown_how_a_text_begins_and_loads_the_rest_as_of_any
     assert "line 0" not in (await client.http.get("/me/export")).text
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("query", "clause"),
     [

@@ -75,6 +75,7 @@ async def test_a_generated_client_reads_all_there_is(client: Client, provider: P
     assert int(said) > 15
 
 
+@pytest.mark.sweep
 @needs_node
 async def test_a_program_with_generated_types_compiles_and_holds_a_conversation(
     settings: Settings, provider: Provider, tmp_path: Path

@@ -32,6 +32,7 @@ async def chats(lines: list[str], *arguments: str, **environment: str) -> subpro
     return await asyncio.to_thread(piped, given, "chat", *arguments, **environment)
 
 
+@pytest.mark.sweep
 async def test_one_that_goes_on_shows_the_last_six_messages_of_a_long_conversation(
     service: Client, provider: Provider, home: dict[str, str]
 ) -> None:
@@ -146,6 +147,7 @@ async def test_ctrl_c_cancels_the_answer_and_then_leaves(
     assert [turn["status"] for turn in turns] == ["cancelled", "completed"]
 
 
+@pytest.mark.sweep
 async def test_without_a_service_it_starts_one_and_stops_it(tmp_path: Path, home: dict[str, str]) -> None:
     (tmp_path / "none.json").write_text('{"mcpServers": {}}')
     nothing_there = {"PORT": "1", "DATA_DIR": str(tmp_path / "data"), "MCP_CONFIG": str(tmp_path / "none.json")}

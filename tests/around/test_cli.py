@@ -306,6 +306,7 @@ def test_migrate_brings_the_embedded_database_up_and_leaves_nothing_running(tmp_
     assert running.stdout == ""
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("command", [("serve", "--port", "0"), ("worker",), ("keys", "list")])
 async def test_a_database_that_was_to_be_migrated_first_is_a_sentence_that_says_so(
     own_database_url: str, redis_url: str, command: tuple[str, ...]
@@ -364,6 +365,7 @@ async def test_the_first_process_of_a_container_that_is_told_to_end_while_it_sta
         container.kill()
 
 
+@pytest.mark.sweep
 def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:
     stores = {"DATA_DIR": str(tmp_path / "data"), "AUTH": "api_key"}
     groups = ("--group", "staff", "--group", "night shift", "--role", "approver")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.metrics import Scrape
 from tests.support.service import Process
@@ -16,6 +17,7 @@ def collections(http: httpx2.Client) -> list[float]:
     return [scrape("python_gc_collections_total", generation=each) for each in range(3)]
 
 
+@pytest.mark.sweep
 def test_a_service_looks_for_garbage_once_in_five_thousand_objects(tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text('{"mcpServers": {}}')
     service = Process({"DATA_DIR": str(tmp_path / "data"), "MCP_CONFIG": str(tmp_path / "none.json")})

@@ -205,6 +205,7 @@ async def test_a_process_that_is_killed_is_replaced_and_its_turn_goes_on(
     assert (ended["pid"], ended["code"]) == (killed, -signal.SIGKILL)
 
 
+@pytest.mark.sweep
 async def test_a_hangup_renews_one_process_after_the_other_and_loses_no_request(settings: Settings) -> None:
     async with two_serving(settings) as (served, client):
         renewed = asyncio.Event()
@@ -249,6 +250,7 @@ async def test_a_hangup_with_settings_that_cannot_be_leaves_all_as_it_is(setting
     assert len(pids(served)) == 4
 
 
+@pytest.mark.sweep
 async def test_a_second_hangup_while_the_first_renewal_fails_renews_to_what_it_has_read() -> None:
     reads, writes = os.pipe()  # a process with the broken settings ends once it has read from it
 
@@ -328,6 +330,7 @@ async def test_a_process_that_is_told_to_end_while_its_loop_runs_down_is_not_cut
     assert served.log[-1] == '"has run down"\n'
 
 
+@pytest.mark.sweep
 async def test_the_word_lists_are_read_once_a_process_starts_its_service(settings: Settings) -> None:
     """They take an eighth of a start, so no import reads one, and the first turn needs them."""
     served = Process(environment_of(settings), ready='"has started', start=partial(scripted, STARTING, 0))

@@ -20,6 +20,7 @@ async def service(settings: Settings) -> AsyncIterator[Client]:
         yield served
 
 
+@pytest.mark.sweep
 async def test_a_user_is_erased_once_it_was_said_on_a_terminal_or_with_yes_and_nobody_else_by_mistake(
     service: Client, settings: Settings, stores: Stores, urls: dict[str, str]
 ) -> None:
@@ -47,6 +48,7 @@ async def test_a_user_is_erased_once_it_was_said_on_a_terminal_or_with_yes_and_n
         assert await there() == left, answer
 
 
+@pytest.mark.sweep
 async def test_two_operators_who_set_limits_of_a_user_at_once_lose_nothing(
     settings: Settings, stores: Stores, urls: dict[str, str]
 ) -> None:

@@ -9,6 +9,7 @@ CONSOLE = ROOT / "console"
 TYPES = CONSOLE / "src" / "api-types.d.ts"
 
 
+@pytest.mark.sweep
 @needs_node
 @pytest.mark.skipif(not (CONSOLE / "node_modules").exists(), reason="the console is not built: python console/build.py")
 async def test_the_console_fits_the_description_of_the_api() -> None:

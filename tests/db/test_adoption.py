@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 
+import pytest
 from starlette.responses import Response
 
 from segue.config import Settings
@@ -98,6 +99,7 @@ async def test_all_that_was_said_without_keys_becomes_a_users_while_the_service_
             assert sum(day["llm_calls"] for day in (await ada.get("/usage"))["items"]) == 4
 
 
+@pytest.mark.sweep
 async def test_a_killed_adoption_goes_on_where_it_stopped_and_mixes_nothing_unasked(
     client: Client, settings: Settings, stores: Stores, urls: dict[str, str]
 ) -> None:

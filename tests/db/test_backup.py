@@ -135,6 +135,7 @@ async def test_a_backup_of_a_service_in_a_turn_goes_on_elsewhere_and_runs_nothin
     assert sorted(shelf.effects) == ["burn itm-9", "delete itm-1", "get itm-1"]
 
 
+@pytest.mark.sweep
 async def test_a_store_that_is_in_use_or_not_empty_is_refused_and_force_replaces_all_of_it(
     settings: Settings, provider: Provider, tmp_path: Path, stores: Stores
 ) -> None:
@@ -189,6 +190,7 @@ def newer(members: dict[str, bytes]) -> dict[str, bytes]:
     return {"manifest.json": json.dumps(json.loads(members["manifest.json"]) | {"revision": "0999"}).encode()}
 
 
+@pytest.mark.sweep
 async def test_a_restore_that_is_killed_has_changed_nothing_and_the_next_one_is_whole(
     settings: Settings, tmp_path: Path, stores: Stores
 ) -> None:
@@ -232,6 +234,7 @@ def files(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("segue.*")]
 
 
+@pytest.mark.sweep
 async def test_a_backup_that_does_not_fit_the_disk_says_so_and_leaves_no_file(
     settings: Settings, tmp_path: Path, stores: Stores
 ) -> None:

@@ -114,6 +114,7 @@ async def test_a_deleted_session_leaves_no_word_of_what_was_said(
         assert await keys_with(stores, word) == set()
 
 
+@pytest.mark.sweep
 async def test_what_comes_with_a_key_that_processes_still_know_is_erased_too(
     service: Client, settings: Settings, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ async def test_every_migration_leaves_alone_what_the_version_before_it_uses(serv
     assert revisions[-1] == newest()
 
 
+@pytest.mark.sweep
 async def test_an_index_that_a_migration_had_to_leave_unfinished_is_built_anew(servers: ServerUrls) -> None:
     """PostgreSQL keeps it, and no query ever uses it, if what builds it beside reads and writes is ended."""
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"

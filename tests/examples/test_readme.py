@@ -23,6 +23,7 @@ from tests.support.commands import ROOT, python
 from tests.support.mailbox import write_mailbox_config
 from tests.support.provider import Provider, says
 from tests.support.service import Client, Process
+from tests.support.sweeps import first
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {
@@ -96,6 +97,7 @@ def run(script: str, segue: Served) -> str:
     return done.stdout
 
 
+@pytest.mark.sweep
 def test_the_tour_sees_a_tool_fail_takes_it_out_and_gives_it_back(segue: Served) -> None:
     """First: it counts the sessions of the service."""
     said = run("examples/ops-tour.sh", segue)
@@ -123,7 +125,7 @@ def test_every_make_target_it_names_exists(target: str) -> None:
     subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, check=True, timeout=30)
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in PASTED.items() if blocks])
+@pytest.mark.parametrize("page", first(3, (page for page, blocks in PASTED.items() if blocks)))
 def test_the_blocks_of_a_page_run_as_pasted_one_after_another(page: str, segue: Served) -> None:
     said = run("\n".join(PASTED[page]), segue)
     assert said
@@ -133,6 +135,7 @@ def test_the_blocks_of_a_page_run_as_pasted_one_after_another(page: str, segue: 
         assert "Gentile dottoressa Conti" in in_italian
 
 
+@pytest.mark.sweep
 async def test_the_two_agents_of_their_page_stay_with_their_sessions_and_a_killed_turn_with_its_own(
     servers: ServerUrls, database_url: str, provider: Provider, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ async def test_a_fork_killed_among_its_copies_is_not_made_and_one_killed_after_t
     await killed.are_unharmed("whole")
 
 
+@pytest.mark.sweep
 async def test_a_decision_killed_before_its_call_is_carried_out_once_and_its_grant_is_there(killed: Killed) -> None:
     session = killed.sessions["granted"]
     _, turn = await killed.client.turns(session)

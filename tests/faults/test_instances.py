@@ -70,6 +70,7 @@ async def test_ten_requests_with_one_key_are_one_turn_and_one_model_run(
     await site.is_unharmed(there, session)
 
 
+@pytest.mark.sweep
 async def test_eight_messages_at_once_are_answered_one_by_one_and_each_sees_those_before(
     site: Site, here: Client, there: Client
 ) -> None:

@@ -55,7 +55,7 @@ async def all_ready(*clients: Client) -> None:
     await until(are_ready)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("outage", ["refuses", "hangs_up", "freezes", "killed", "flushed"])
 async def test_redis_lost_in_the_middle_of_turns_costs_nobody_an_answer(
     site: Site, here: Client, there: Client, outage: str

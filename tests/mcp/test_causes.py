@@ -108,6 +108,7 @@ async def test_each_cause_says_what_helps(tmp_path: Path) -> None:
     assert {name: said_of[name] for name, (_, why) in servers.items() if why not in said_of[name]} == {}
 
 
+@pytest.mark.sweep
 async def test_the_service_on_its_own_event_loop_says_how_a_server_ended(settings: Settings) -> None:
     servers = {"killed": {"command": "sh", "args": ["-c", "kill -KILL $$"]}, "small": SMALL}
     settings.mcp_config.write_text(json.dumps({"mcpServers": servers}))

@@ -220,6 +220,7 @@ async def test_a_secret_goes_to_no_other_issuer_than_the_one_in_mcp_json(
     assert [form["grant_type"] for form in server.forms] == ["authorization_code"]
 
 
+@pytest.mark.sweep
 async def test_calls_on_two_instances_at_once_renew_an_expired_token_once(
     with_logins: Settings, server: LoginServer, provider: Provider
 ) -> None:
@@ -476,6 +477,7 @@ async def test_each_user_has_the_tools_that_the_server_lists_for_them_and_a_yes_
     assert server.ran == [("ada", "whoami"), ("bob", "whoami"), ("ada", "write"), ("bob", "write")]
 
 
+@pytest.mark.sweep
 async def test_after_a_restart_and_in_another_process_each_user_has_their_own_tools_before_their_first_call(
     with_logins: Settings, server: LoginServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

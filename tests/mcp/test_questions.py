@@ -340,6 +340,7 @@ async def asked(client: Client, provider: Provider) -> tuple[str, dict[str, Any]
     return session, answer["plan"]
 
 
+@pytest.mark.sweep
 async def test_a_question_outlives_kill_9_and_is_answered_at_another_instance(
     asking_settings: Settings, provider: Provider, tmp_path: Path
 ) -> None:

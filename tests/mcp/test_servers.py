@@ -159,6 +159,7 @@ async def test_a_large_answer_is_read_in_time_that_grows_with_its_size(ours: Mcp
 
 
 # Three million small objects: to read them where other work goes on held that up for a second and a half.
+@pytest.mark.sweep
 async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segue.tools.run.READ_S", PATIENCE_S)
     settings = ToolSettings(tool_timeout_s=PATIENCE_S, tool_result_max_bytes=4_000_000)
@@ -169,6 +170,7 @@ async def test_an_answer_of_megabytes_holds_nothing_up(configure: Configure, mon
     assert given.summary == "Large: [] — 1000000 result"
 
 
+@pytest.mark.sweep
 async def test_a_child_that_floods_stderr_is_not_blocked(ours: McpServers) -> None:
     with capture_logs():
         assert await call(ours, "chatter") == "said"
@@ -425,6 +427,7 @@ async def test_two_servers_claiming_one_name_is_an_error_that_names_both(configu
     assert children() == before
 
 
+@pytest.mark.sweep
 async def test_a_pattern_that_results_are_declared_by_holds_nothing_up(configure: Configure) -> None:
     async with McpServers(configure(odd=ODD), start_timeout_s=PATIENCE_S) as servers:
         with loop_kept_free():
@@ -458,6 +461,7 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
     assert any(log["event"] == "mcp_tools_cut" for log in logs)
 
 
+@pytest.mark.sweep
 def test_of_tools_over_two_megabytes_the_first_are_offered_and_it_is_said_where_they_end() -> None:
     async def never(*_: object, **__: object) -> object:
         raise AssertionError("no tool is called")

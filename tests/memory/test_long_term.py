@@ -66,6 +66,7 @@ async def recalled(client: Client, provider: Provider, message: str) -> list[str
     return lines
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("content", "question"),
     first(

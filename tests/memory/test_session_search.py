@@ -84,6 +84,7 @@ async def test_a_page_looks_at_so_many_sessions_and_the_next_goes_on_behind_them
     assert rows < 500
 
 
+@pytest.mark.sweep
 async def test_a_page_looks_at_so_many_messages_and_the_next_goes_on_within_the_session(
     database: Database, stores: Stores
 ) -> None:
@@ -114,6 +115,7 @@ async def test_archived_and_pinned_sessions_are_listed_without_reading_the_other
         assert reading.rows <= 300, (archived, pinned)
 
 
+@pytest.mark.sweep
 async def test_a_word_that_a_long_message_has_millions_of_times_is_found_at_its_first_place_before_the_statement_ends(
     database: Database, stores: Stores
 ) -> None:

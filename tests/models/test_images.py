@@ -89,6 +89,7 @@ async def test_a_model_that_is_not_known_to_take_images_is_told_their_type_and_s
     assert '"mime_type":"image/png","part":0,"size_bytes":70' in provider.messages(role="tool")[-1]["content"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("status", "said", "again"),
     first(
@@ -127,6 +128,7 @@ async def test_a_refusal_for_another_reason_is_told(settings: Settings, provider
     assert "The request is bad." in turn["error"]["detail"]
 
 
+@pytest.mark.sweep
 async def test_no_more_than_so_many_bytes_of_images_are_shown_in_a_turn(settings: Settings, provider: Provider) -> None:
     drawn = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGES_BYTES - 50)).decode()
     async with running(settings) as client:
@@ -144,6 +146,7 @@ def pdfs(provider: Provider, request: int = -1) -> list[str]:
     return [part["file"]["file_data"] for part in parts if part["type"] == "file"]
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 async def test_a_pdf_goes_to_a_model_that_reads_it_in_its_turn_only_and_its_text_to_all(
     settings: Settings, provider: Provider, *, stream: bool
@@ -174,6 +177,7 @@ async def test_a_pdf_is_text_for_an_endpoint_that_is_not_known_to_read_it_and_if
         assert pdfs(provider) == []
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("status", "said", "again"),
     first(
@@ -202,6 +206,7 @@ async def test_an_endpoint_that_refuses_a_pdf_is_asked_again_without_and_learned
     assert NO_FILES in str(provider.requests[1])
 
 
+@pytest.mark.sweep
 async def test_more_than_so_many_pages_are_read_by_their_text(settings: Settings, provider: Provider) -> None:
     async with running(settings.model_copy(update={"llm_pdf": "native"})) as client:
         for pages, shown in ((MAX_SHOWN_PAGES, 1), (MAX_SHOWN_PAGES + 1, 0)):
@@ -223,6 +228,7 @@ MADE = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 @pytest.mark.parametrize(("message", "words"), MADE.values(), ids=list(MADE))
 async def test_an_image_that_a_model_makes_is_a_file_of_the_turn_and_never_text(

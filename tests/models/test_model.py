@@ -366,6 +366,7 @@ async def answered(client: Client, session: str, message: str, *, as_stream: boo
     return answer
 
 
+@pytest.mark.in_turns(2)
 @WAYS
 @pytest.mark.parametrize("reply", first(4, NO_WORDS.values()), ids=list(NO_WORDS))
 async def test_a_turn_whose_tools_ran_is_asked_for_words_without_calls_and_then_the_service_tells_what_it_did(

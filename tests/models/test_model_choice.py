@@ -50,6 +50,7 @@ LEFT_TO_ANOTHER: dict[str, tuple[list[Reply], str]] = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("replies", "reason"), first(3, LEFT_TO_ANOTHER.values()), ids=list(LEFT_TO_ANOTHER))
 @pytest.mark.parametrize("as_stream", [False, True], ids=["json", "stream"])
 async def test_what_one_model_cannot_answer_another_does_and_is_named(

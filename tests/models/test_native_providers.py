@@ -159,6 +159,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.in_turns(1)
 @WAYS
 @pytest.mark.parametrize("native", [NATIVE["gemini"], NATIVE["responses"]], ids=["gemini", "responses"], indirect=True)
 async def test_an_image_that_the_provider_makes_is_apart_from_the_words_and_does_not_go_back(
@@ -191,6 +192,7 @@ async def test_what_a_client_asks_of_sampling_is_sent_by_its_name_there(
     assert sent.get("temperature") == (None if native.protocol is responses_api else 0.25)  # gpt-5 takes none
 
 
+@pytest.mark.in_turns(1)
 async def test_a_turn_with_tools_and_thinking_is_answered_and_those_after_it(
     settings_of: Settings, native: Native, api: NativeApi
 ) -> None:
@@ -609,6 +611,7 @@ DEAD = {
 }
 
 
+@pytest.mark.in_turns(1)
 @WAYS
 async def test_what_can_no_longer_be_verified_is_sent_no_more_also_by_another_instance(
     settings_of: Settings, native: Native, api: NativeApi, *, as_stream: bool

@@ -186,6 +186,7 @@ def test_opaque_parts_go_to_the_endpoint_that_made_them_only() -> None:
     assert all(call.keys() == {"id", "type", "function"} for call in abroad["tool_calls"])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("character", ["x", "é", "\x01"])
 async def test_words_are_cut_to_fit_and_what_cannot_be_cut_stays_away(
     client: Client, provider: Provider, character: str

@@ -25,6 +25,7 @@ async def verified(file: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.sweep
 async def test_a_conversation_with_a_call_and_a_replay_of_it_are_streams_as_the_verifier_of_ag_ui_wants_them(
     client: Client, provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

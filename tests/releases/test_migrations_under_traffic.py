@@ -136,6 +136,7 @@ def release_before(checkout: Path, environment: dict[str, str]) -> Process:
     return Process(environment, cwd=checkout, start=start)
 
 
+@pytest.mark.sweep
 async def test_migrations_beneath_this_release_fail_no_request_and_lose_no_message(
     environment: dict[str, str], own_database_url: str
 ) -> None:

@@ -31,6 +31,7 @@ async def test_work_that_comes_as_an_idle_process_is_killed_is_done_by_another()
         assert await pid() != idle
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 async def test_a_stop_that_is_sent_to_all_processes_ends_no_work(stop: signal.Signals) -> None:
     assert await in_child_process(sent, stop, deadline_s=PATIENCE_S) == "still here"

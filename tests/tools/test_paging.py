@@ -63,6 +63,7 @@ async def test_after_a_refusal_the_next_path_is_evaluated() -> None:
     assert (await page_of(NUMBERS, PageSpec("sum(@)"), is_json=True)).result == sum(range(300_000))
 
 
+@pytest.mark.sweep
 async def test_a_client_that_leaves_ends_the_evaluation() -> None:
     await page_of("[]", PageSpec("length(@)"), is_json=True)
     started = {child.pid: child.cpu_times().user for child in await children()}

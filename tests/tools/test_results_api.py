@@ -398,6 +398,7 @@ async def test_loading_a_result_is_no_step_of_a_plan_and_asks_nobody(settings: S
     assert "This session has no result" in last_result(provider.requests[-1])["error"]
 
 
+@pytest.mark.sweep
 async def test_a_result_beyond_the_newest_twenty_is_found_by_its_words_after_a_restart(
     settings: Settings, provider: Provider
 ) -> None:
@@ -516,6 +517,7 @@ async def test_a_result_over_the_limit_is_cut_with_a_note(settings: Settings, pr
     assert all(call["metadata"]["size_bytes"] == len(text) for call, text in zip(made, texts, strict=True))
 
 
+@pytest.mark.sweep
 async def test_a_user_whose_results_take_long_to_read_holds_up_no_other_user(
     settings: Settings, provider: Provider
 ) -> None:

@@ -92,6 +92,7 @@ async def test_rounds_are_bounded_and_then_the_turn_has_last_words(
     assert had_last_words(provider)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("service", "agent"),
     [({"max_tool_calls": 3}, Agent()), ({"max_tool_calls": 2}, Agent(max_tool_calls=3))],

@@ -60,6 +60,7 @@ async def lacks_keys_of(stores: Stores, session: str) -> bool:
     return not await stores.keys(session)
 
 
+@pytest.mark.sweep
 async def test_a_session_nobody_has_used_for_long_goes_with_everything_in_it(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:
@@ -191,6 +192,7 @@ async def test_old_notes_on_a_tools_state_go_batch_after_batch(
         assert [change["to"] for change in left] == ["available"]
 
 
+@pytest.mark.sweep
 async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_batch_and_nothing_else_does(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:

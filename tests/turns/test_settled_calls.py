@@ -217,6 +217,7 @@ def test_a_check_in_mcp_json_that_cannot_be_read_is_refused(tmp_path: Path) -> N
         read_mcp_config(path)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("status", ["unknown", "running"])
 async def test_a_step_of_a_plan_that_has_moved_on_meanwhile_is_not_settled(
     status: str, client: Client, provider: Provider, settings: Settings, database_url: str

@@ -283,6 +283,7 @@ async def test_a_request_to_a_process_that_stops_gets_its_answer_from_the_proces
         worker.kill()
 
 
+@pytest.mark.sweep
 async def test_a_request_that_the_end_of_its_process_cuts_off_gets_a_problem_that_says_to_repeat_it(
     scripted: dict[str, str],
 ) -> None:

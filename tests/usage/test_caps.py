@@ -76,6 +76,7 @@ CAPS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("by", first(2, CAPS))
 async def test_fifty_turns_at_once_in_two_processes_never_pass_the_cap(
     by: str, settings: Settings, provider: Provider

@@ -157,6 +157,7 @@ ANSWERS: list[tuple[str, dict[str, Any] | None, list[str]]] = [
 ]
 
 
+@pytest.mark.sweep
 async def test_an_interrupt_is_answered_as_by_the_button(shelved: Client, provider: Provider, shelf: Shelf) -> None:
     shown = [said(ASK), said("Shall I?", "assistant")]
     for at, (status, payload, effects) in enumerate(ANSWERS):

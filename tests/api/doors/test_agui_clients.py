@@ -108,6 +108,7 @@ async def test_a_page_keeps_its_state_and_the_order_of_its_messages_and_shows_no
     assert shelf.effects == []
 
 
+@pytest.mark.sweep
 async def test_what_was_found_is_read_and_deleted_once_after_a_yes_through_kill_nine(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

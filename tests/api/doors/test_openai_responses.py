@@ -115,6 +115,7 @@ async def test_a_call_that_failed_says_so(client: Client, provider: Provider) ->
     assert call.error.type == "mcp_tool_execution_error"
 
 
+@pytest.mark.sweep
 async def test_a_response_is_made_in_the_background_read_and_deleted_by_its_id_alone(
     client: Client, provider: Provider
 ) -> None:

@@ -105,6 +105,7 @@ async def test_a_page_asks_says_yes_and_decides_by_button(settings: Settings, pr
     assert confirmed["messages"][-1]["metadata"]["session_id"] == turns[-1]["session_id"]
 
 
+@pytest.mark.sweep
 @needs_node
 async def test_a_page_regenerates_edits_and_reloads(client: Client, provider: Provider) -> None:
     provider.will(*map(says, ("One.", "Two.", "Two again.", "Uno di nuovo.", "Uno.")))
@@ -302,6 +303,7 @@ def states(step: dict[str, Any]) -> list[tuple[str, str]]:
     return [(part.get("toolName") or part["type"], part["state"]) for part in tools]
 
 
+@pytest.mark.sweep
 @needs_node
 @pytest.mark.parametrize(("sdk", "version"), first(1, [("@ai-sdk/react", "7"), ("ai-react-6", "6.0.325")]))
 async def test_a_tool_of_the_page_and_approvals_go_on_in_the_same_message_through_kill_nine(

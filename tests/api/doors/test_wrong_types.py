@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Final
 
+import pytest
+
 from tests.support.provider import Provider, says
 from tests.support.service import Client
 
@@ -220,6 +222,7 @@ def spoilt(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield made
 
 
+@pytest.mark.sweep
 async def test_a_member_of_the_wrong_type_is_never_an_error_of_the_service(client: Client, provider: Provider) -> None:
     provider.always("", says("Welcome."))
     room = asyncio.Semaphore(TOGETHER)

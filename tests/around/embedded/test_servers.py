@@ -189,6 +189,7 @@ def test_the_first_to_come_may_be_the_first_to_leave(data_dir: Path) -> None:
         assert sql(servers, "SELECT 1") == 1
 
 
+@pytest.mark.sweep
 def test_servers_orphaned_by_kill_9_are_taken_over_with_their_data(data_dir: Path) -> None:
     with another_user(data_dir) as (user, servers):
         sql(servers, "CREATE TABLE of_orphans AS SELECT 7 AS it")
@@ -217,6 +218,7 @@ def test_servers_end_when_the_last_of_their_users_is_killed(data_dir: Path) -> N
         assert not sockets.exists()
 
 
+@pytest.mark.sweep
 def test_servers_end_when_their_folder_is_deleted_and_leave_those_of_a_new_one_alone(
     data_dir: Path, tmp_path: Path
 ) -> None:
@@ -386,6 +388,7 @@ def test_a_folder_of_another_postgres_version_is_refused_untouched(tmp_path: Pat
     assert running(tmp_path) == {}
 
 
+@pytest.mark.sweep
 def test_a_server_that_does_not_start_is_reported_with_the_last_line_of_its_log(tmp_path: Path) -> None:
     with embedded_servers(tmp_path, fast=True):
         pass

@@ -168,6 +168,7 @@ CONVERSATIONS = {
 }
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("language", first(2, CONVERSATIONS))
 async def test_a_conversation_reads_naturally_and_does_what_was_asked(client: Client, language: str) -> None:
     session = await client.new_session()

@@ -44,6 +44,7 @@ def sampled(settings: Settings, tmp_path: Path) -> Settings:
     return settings.model_copy(update={"record_sample": 1.0, "confirm": "never", "data_dir": tmp_path / "own"})
 
 
+@pytest.mark.sweep
 async def test_a_sample_without_its_secrets_is_rehearsed_and_each_other_effect_is_told_and_none_performed(
     sampled: Settings, provider: Provider, tmp_path: Path
 ) -> None:

@@ -172,6 +172,7 @@ async def test_a_type_that_is_not_text_is_refused_by_its_name(
         await run(fetch, site.url())
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [
@@ -193,6 +194,7 @@ async def test_characters_survive_every_way_a_charset_is_declared(
     assert (await run(fetch, site.url()))["text"] == "perché"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("content_type", "encoding", "text"),
     [
@@ -387,6 +389,7 @@ async def test_a_server_that_does_not_answer_is_left_after_the_total_time(site: 
             await run(web_fetch_tool(client=client, timeout_s=0.1), site.url("/never", HERE))
 
 
+@pytest.mark.sweep
 async def test_a_page_that_takes_long_to_read_is_given_up_and_none_of_our_threads_goes_on_with_it(
     site: Site, fetch: Tool
 ) -> None:

@@ -104,6 +104,7 @@ async def test_what_a_tool_said_in_one_session_is_not_told_in_another(
     assert "It has failed in several sessions." in call["error"]
 
 
+@pytest.mark.sweep
 async def test_one_sessions_trouble_stays_its_own(
     client: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -141,6 +142,7 @@ async def test_failures_further_apart_than_the_window_are_nobody_elses(
     assert not (await for_all(client))["available"]
 
 
+@pytest.mark.sweep
 async def test_over_two_instances_one_call_tries_the_tool_and_its_success_frees_it_for_all(
     client: Client, other: Client, provider: Provider, shelf: Shelf, clock: Frozen
 ) -> None:
@@ -197,6 +199,7 @@ async def test_a_call_that_waited_its_turn_looks_again_before_it_tries_the_tool(
     assert "wait until 2026-11-20T09:10:00Z" in late["error"]
 
 
+@pytest.mark.sweep
 async def test_the_fleet_is_reset_by_hand_and_a_session_where_it_is_named(
     client: Client, other: Client, provider: Provider, shelf: Shelf
 ) -> None:

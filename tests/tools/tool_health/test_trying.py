@@ -95,6 +95,7 @@ async def test_a_try_that_hangs_frees_its_lease_and_counts_as_a_failure(
         assert await uses(client, provider, session) == "succeeded"
 
 
+@pytest.mark.sweep
 async def test_a_try_whose_process_died_holds_its_lease_for_the_longest_call_and_no_longer(
     settings: Settings, provider: Provider, shelf: Shelf, clock: Frozen, client: Client, redis_url: str
 ) -> None:

@@ -307,6 +307,7 @@ def first_of_each(posts: list[Post]) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.sweep
 async def test_two_instances_send_the_events_of_a_session_one_by_one_and_in_order(
     told: Settings, receiver: Receiver, provider: Provider, stores: Stores
 ) -> None:

@@ -541,6 +541,7 @@ async def test_every_decision_is_in_the_audit_with_its_rule_and_what_was_shown(
     assert act["request_id"]
 
 
+@pytest.mark.sweep
 async def test_of_five_who_decide_at_once_over_two_instances_one_counts_and_the_others_are_told_whose(
     people: People, guarded: Settings, tools: list[object], clock: Frozen, provider: Provider, done: list[str]
 ) -> None:

@@ -224,6 +224,7 @@ async def test_a_plan_whose_turn_died_can_be_decided_by_its_version(
     assert effects == []
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("decision", ["confirm", "reject"])
 @pytest.mark.parametrize("beside", first(2, [-2, -1, 1]))
 async def test_a_button_of_another_question_decides_nothing(

@@ -19,6 +19,7 @@ async def waiting(client: Client, provider: Provider, language: str) -> tuple[st
     return session, await client.chat(session, ASK_IN[language])
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("language", "wait"),
     [
@@ -73,6 +74,7 @@ async def test_after_a_change_that_came_to_nothing_a_yes_is_asked_for_what_stood
     assert effects == ["delete itm-1"]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("language", "question"),
     [
@@ -95,6 +97,7 @@ async def test_a_question_with_a_no_in_it_cancels_nothing(
     assert ((await client.get(f"/sessions/{session}/plan"))["status"], effects) == ("waiting", [])
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("language", "no"),
     [
@@ -118,6 +121,7 @@ async def test_a_no_that_says_what_is_wanted_instead_is_answered(
     assert effects == []
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("language", "no"), [("en", "no, don't"), ("it", "no grazie"), ("zh", "不用了，谢谢"), ("ar", "لا شكرا")]
 )

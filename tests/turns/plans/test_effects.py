@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from segue.config import Settings
 from tests.support.plans import deletion, offered, press
 from tests.support.provider import Provider, calls, says, streams
@@ -119,6 +121,7 @@ async def test_effects_survive_a_restart(client: Client, provider: Provider, set
         assert [turn["answer"]["effects"] for turn in await other.turns(session)][1] == answer["effects"]
 
 
+@pytest.mark.sweep
 async def test_what_was_done_before_kill_nine_and_what_may_have_been_is_still_listed_with_its_yes(
     settings: Settings, provider: Provider, shelf: Shelf
 ) -> None:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from segue import Deny, ProposedCall, ToolContext, tool
 from segue.config import Settings
 from tests.support.logs import awaiting, until
@@ -174,6 +176,7 @@ async def test_a_grant_that_cannot_be_is_refused_and_nothing_is_stored(
     assert len(await client.turns(session)) == 1
 
 
+@pytest.mark.sweep
 async def test_a_grant_holds_where_its_decision_runs_and_is_gone_for_the_next_call_once_it_is_revoked(
     client: Client, provider: Provider, effects: list[str], settings: Settings, clock: Frozen
 ) -> None:

@@ -27,6 +27,7 @@ LETTERS = {
 }
 
 
+@pytest.mark.in_turns(1)
 @pytest.mark.parametrize("letter", first(2, LETTERS.values()), ids=LETTERS.keys())
 async def test_a_mail_that_claims_an_approval_sends_nothing_though_the_model_obeys(
     letter: str, client: Client, provider: Provider, shelf: Shelf

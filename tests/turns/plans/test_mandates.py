@@ -508,6 +508,7 @@ async def test_two_mandates_given_at_once_stay_within_the_bound(
     await database.close()
 
 
+@pytest.mark.sweep
 async def test_fifty_calls_at_once_over_two_instances_stay_within_the_sum(
     settings: Settings, provider: Provider, tools: list[object], paid: list[tuple[int, str]]
 ) -> None:

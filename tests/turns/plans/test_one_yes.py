@@ -240,6 +240,7 @@ async def asked_of_a_note(client: Client, provider: Provider) -> str:
     return session
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("yes", ["yes", "sì, procedi", "好的", "نعم"])
 async def test_a_yes_to_a_question_about_one_of_the_calls_that_were_offered_takes_back_none_of_the_others(
     yes: str, client: Client, provider: Provider, effects: list[str]
@@ -330,6 +331,7 @@ async def test_words_cover_no_call_that_has_been_made_already(
     assert (effects, answer["plan"]["status"]) == (["send Ada: hello"], "waiting")
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("way", ["regenerate", "edit"])
 @pytest.mark.parametrize("asked", ["plan", "words"])
 async def test_a_yes_that_is_said_again_asks_before_what_it_has_run_runs_a_second_time(
@@ -845,6 +847,7 @@ TWO: list[str] = [
 ]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("said", "reply"),
     [
@@ -871,6 +874,7 @@ async def test_a_yes_that_picks_an_item_of_an_offered_list_by_its_number_covers_
     assert effects == ["delete itm-1"]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     "said",
     [
@@ -890,6 +894,7 @@ async def test_a_yes_to_an_offer_that_picks_an_item_of_a_list_covers_that_and_no
     assert [step["args"] for step in answer["plan"]["steps"]] == [{"item_id": "itm-2"}]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(
     ("said", "reply"),
     [
