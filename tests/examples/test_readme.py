@@ -143,7 +143,7 @@ async def test_the_two_agents_of_their_page_stay_with_their_sessions_and_a_kille
     agents = shutil.copy(ROOT / "examples" / "agents.toml", tmp_path)
     own = {"DATABASE_URL": database_url, "REDIS_URL": servers.redis_url, "MCP_CONFIG": str(config)}
     model = {"OPENAI_BASE_URL": provider.base_url, "LLM_MODEL": "scripted"}
-    process = Process({**own, **model, "AGENTS_CONFIG": str(agents), "TURN_LEASE_S": "1", "MIGRATE_ON_START": "false"})
+    process = Process({**own, **model, "AGENTS_CONFIG": str(agents), "TURN_LEASE_S": "3", "MIGRATE_ON_START": "false"})
     never = asyncio.Event()
 
     async def stays_away(_: dict[str, Any]) -> Response:
