@@ -18,10 +18,9 @@ from pydantic_core import from_json
 
 from segue.agent import prompts
 from segue.agent.state import StartedMessage, TurnContext
-from segue.db.rows import UNREADABLE, read_json
 from segue.domain import events
 from segue.domain.errors import app_error
-from segue.domain.ids import new_id
+from segue.domain.ids import UNREADABLE, new_id, read_json
 from segue.domain.tool import ToolSpec
 from segue.log import log
 from segue.models.chat_model import MAX_EMPTY_ANSWERS

@@ -27,9 +27,9 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from sqlalchemy.sql.base import Executable
 
 from segue.db.outages import DISK_FULL_STATE, FAILING, LOCKED, OUTAGES, READ_ONLY_STATE, Outages, StorageUnavailable
-from segue.db.rows import read_json
 from segue.db.urls import address
 from segue.domain.errors import AppError
+from segue.domain.ids import read_json
 from segue.log import log
 
 Connection: TypeAlias = AsyncConnection  # what every statement is sent on

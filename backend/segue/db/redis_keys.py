@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 
 from segue.db.outages import OutageCause
 from segue.db.redis_connection import PROBE_KEY, RedisServer, connections
-from segue.db.rows import UNREADABLE, read_json
+from segue.domain.ids import UNREADABLE, read_json
 from segue.domain.session import TurnKey
 from segue.log import log
 

@@ -6,7 +6,7 @@ changes old rows. Rows are ordered by `seq`; those older than that column have 0
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache
@@ -21,25 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from segue.domain.plan import Plan, UnreadablePlan, known_status
 from segue.log import log
 
-MAX_DEPTH: Final = 128  # what this release stores is nested 64 levels with a few around them; orjson writes 254
-
 Parsed = TypeVar("Parsed")
 Position = tuple[int, str]  # a row's seq and id
 
-UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 unreadable_reads: Final[Counter[str]] = Counter()  # by table, since the process started; read at each scrape
-
-
-def read_json(text: str | bytes) -> Any:
-    """Returns UNREADABLE for text or bytes that are no JSON, hold a number beyond a double, or nest beyond MAX_DEPTH.
-    JSONB writes 1e300 as 301 digits, and only orjson reads these as the float that was stored.
-    """
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return UNREADABLE
-    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    return UNREADABLE if brackets > MAX_DEPTH and _is_deeper(value, MAX_DEPTH) else value
 
 
 def reader(kind: type[Parsed], check: Callable[[Parsed], Parsed] = lambda value: value) -> Callable[[Any], Parsed]:
@@ -103,11 +88,6 @@ def _writable(value: Parsed) -> Parsed:
     except TypeError as error:  # an integer beyond 64 bits
         raise ValueError from error
     return value
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    inside: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels < 0 or any(_is_deeper(each, levels - 1) for each in inside)
 
 
 def _can_go_on(plan: Plan) -> Plan:

@@ -1,15 +1,16 @@
-"""Ids, names of tools, digests, and the time of day.
+"""Ids, names of tools, digests, stored JSON, and the time of day.
 
 An id is a prefix for the kind of thing and a ULID, so new rows lie side by side in an index. Never order by it: its
 time is one process's clock. A service goes by PostgreSQL's time (`StoreClock`). Time zones are those of `tzdata`, the
-same on every machine. Digests are stored, and several releases compare them.
+same on every machine. Digests are stored, and several releases compare them. A child process imports this, and should
+start fast: it needs no large library.
 """
 
 import hashlib
 import itertools
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -24,6 +25,10 @@ Prefix = Literal[
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # that every provider takes
 NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+MAX_DEPTH: Final = (
+    128  # of JSON: what this release stores is nested 64 levels with a few around them; orjson writes 254
+)
+UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
 _counter = itertools.count()  # orders the ids that one process makes within one millisecond
@@ -96,3 +101,20 @@ def digest_of_secret(secret: str) -> str:
 def digest_of_json(value: Any) -> str:
     """Returns the digest of a value as JSON. Objects that differ in the order of their members have the same one."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def read_json(text: str | bytes) -> Any:
+    """Returns UNREADABLE for text or bytes that are no JSON, hold a number beyond a double, or nest beyond MAX_DEPTH.
+    JSONB writes 1e300 as 301 digits, and only orjson reads these as the float that was stored.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return UNREADABLE
+    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    return UNREADABLE if brackets > MAX_DEPTH and _is_deeper(value, MAX_DEPTH) else value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deeper(each, levels - 1) for each in inside)

@@ -8,9 +8,10 @@ from typing import Any, assert_never
 
 import orjson
 
-from segue.db.rows import read_json, readable, reader
+from segue.db.rows import readable, reader
 from segue.domain import events
 from segue.domain.errors import AppError
+from segue.domain.ids import read_json
 from segue.domain.plan import Plan
 from segue.domain.session import AcknowledgementReport, TurnAnswer, TurnError, TurnKey, WebSearchReport, reader_of
 from segue.domain.telemetry import ToolCalled

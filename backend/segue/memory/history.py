@@ -15,9 +15,9 @@ from sqlalchemy.dialects.postgresql import ARRAY, distinct_on
 
 from segue.db.engine import Connection
 from segue.db.models import QUEUED, messages, sessions, turns
-from segue.db.rows import opaque_of, read_json, readable, reader, without_defaults
+from segue.db.rows import opaque_of, readable, reader, without_defaults
 from segue.domain.errors import existing
-from segue.domain.ids import is_id, new_id
+from segue.domain.ids import is_id, new_id, read_json
 from segue.domain.session import WRITTEN_BY, Attached, Message, RequestedCall, Role, TurnKey, UnreadableMessage
 from segue.domain.tool import CallStatus
 from segue.language.utterance import own_words

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 from pydantic import BaseModel
 
-from segue.db.rows import UNREADABLE, read_json
+from segue.domain.ids import UNREADABLE, read_json
 
 MIN_CHARS: Final = 200
 MIN_DECLARED_CHARS: Final = 32

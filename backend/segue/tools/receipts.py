@@ -11,8 +11,8 @@ from sqlalchemy import Row, Select, func, insert, literal, select
 
 from segue.db.engine import Connection
 from segue.db.models import messages, plans, receipt_contents, receipts, sessions, tool_calls
-from segue.db.rows import read_json
 from segue.domain.errors import existing
+from segue.domain.ids import read_json
 from segue.domain.receipt import FIRST, ChainHead, Receipt, canonical, hash_of, hash_of_content, sign
 from segue.domain.tool import effect_outcome
 from segue.tools.results import call_of, effect_made

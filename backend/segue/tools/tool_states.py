@@ -18,8 +18,8 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from segue.db.engine import Connection
 from segue.db.models import sessions, tool_holds, tool_state_changes, tool_states
 from segue.db.redis_keys import FAILED_TOOLS_KEY, SCRIPTS, UNTOLD_TOOLS_KEY, Cache, failed_sessions_key, tool_try_key
-from segue.db.rows import if_given, newest_first, older_than, read_json, readable, reader
-from segue.domain.ids import new_id
+from segue.db.rows import if_given, newest_first, older_than, readable, reader
+from segue.domain.ids import new_id, read_json
 from segue.domain.telemetry import GlobalToolStateChanged, Observe
 from segue.domain.tool import StatusMoved, ToolStatus
 from segue.log import log
