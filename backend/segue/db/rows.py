@@ -15,8 +15,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 import orjson
 from pydantic import AfterValidator, TypeAdapter, ValidationError
-from sqlalchemy import ColumnElement, Row, Table, Text, UnaryExpression, bindparam, func, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Row, Table, UnaryExpression, bindparam, func, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.base import Executable
+from sqlalchemy.types import Interval, Text
 
 from segue.domain.plan import Plan, UnreadablePlan, known_status
 from segue.log import log
@@ -147,33 +149,38 @@ def if_given(
 
 # Lets one transaction at a time count what an owner has, by what is counted and whose: `attachments of ada`.
 OWNER_LOCK: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+LEASE: Final = bindparam("lease", type_=Interval)  # of a row that is claimed
+LEASED: Final = func.now() + LEASE
 
 
-async def claim_row(
-    connection: AsyncConnection,
+def claim_of(
     table: Table,
     due: str,
     *claimable: ColumnElement[bool],
-    values: Mapping[str, Any],
-    returning: Sequence[ColumnElement[Any]],
+    read: Iterable[ColumnElement[Any]],
     joined: Sequence[ColumnElement[bool]] = (),
-) -> Row[Any] | None:
-    """Sets `values`, among them the next due time, in the claimable row that has been due for longest; returns columns
-    of it, or None. If the process dies, another claims it then. `joined` are joins to other tables in `returning`.
+    **values: ColumnElement[Any],
+) -> Executable:
+    """Returns the statement for `claim_row`, to be built once: it makes the claimable row that has been due for longest
+    due after the lease, and sets `values`. `joined` are joins to other tables of which it has `read` columns.
     """
     is_due = table.c[due] <= func.now()
     longest = select(table.c.id).where(is_due, *claimable).order_by(table.c[due]).limit(1)
     locked = longest.with_for_update(skip_locked=True).scalar_subquery()
-    claimed = update(table).where(table.c.id == locked, is_due, *joined).values(dict(values)).returning(*returning)
-    return (await connection.execute(claimed)).one_or_none()
+    return update(table).where(table.c.id == locked, is_due, *joined).values({due: LEASED, **values}).returning(*read)
+
+
+async def claim_row(connection: AsyncConnection, claim: Executable, *, lease_s: float) -> Row[Any] | None:
+    """Returns the columns of the row, None if none is due. If the process dies, another claims it after the lease."""
+    return (await connection.execute(claim, {"lease": timedelta(seconds=lease_s)})).one_or_none()
 
 
 async def postpone_row(
     connection: AsyncConnection, /, table: Table, due: str, row_id: str, *still: ColumnElement[bool], **values: Any
 ) -> None:
     """Sets `values`, among them the next due time, in a claimed row, unless it is not due any more."""
-    claimed = update(table).where(table.c.id == row_id, table.c[due].is_not(None), *still)
-    await connection.execute(claimed.values(values))
+    is_claimed = (table.c.id == row_id, table.c[due].is_not(None), *still)
+    await connection.execute(update(table).where(*is_claimed).values(values))
 
 
 def due_in(seconds: float) -> ColumnElement[Any]:

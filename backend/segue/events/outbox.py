@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_once
 
 from segue.db.engine import Connection
 from segue.db.models import sessions, turns, webhook_events
-from segue.db.rows import claim_row, due_in, if_given
+from segue.db.rows import LEASED, claim_of, claim_row, due_in, if_given
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan
 from segue.log import log
@@ -27,17 +27,17 @@ MAX_ARGS_BYTES: Final = 12_000
 # What a statement that ends turns returns of them, for `turns_ended`.
 OF_TURNS: Final = tuple(turns.c[name] for name in ("id", "session_id", "seq", "epoch", "status", "agent", "error"))
 
-_LEASE: Final = webhook_events.c.leased_until  # null once over: its process has died, or is about to say how it ended
+_EVENT, _EARLIER = webhook_events.c, webhook_events.alias("earlier").c
+_LEASE: Final = _EVENT.leased_until  # null once over: its process has died, or is about to say how it ended
 _LEASED_UNTIL: Final = sa.case((sa.func.now() < _LEASE, _LEASE)).label("in_flight_until")
-_TRIED: Final = (
-    webhook_events.c.id.label("event_id"),
-    *(webhook_events.c[name] for name in ("type", "session_id", "tries")),
-    _LEASED_UNTIL,
-)
-_NEXT_TRY: Final = sa.case((_LEASED_UNTIL.is_(None), webhook_events.c.due_at)).label("next_try_at")
-_WAITING: Final = sa.select(
-    *_TRIED, *(webhook_events.c[name] for name in ("seq", "created_at", "failure", "failed_at")), _NEXT_TRY
-)
+_TRIED: Final = (_EVENT.id.label("event_id"), *_EVENT["type", "session_id", "tries"], _LEASED_UNTIL)
+_NEXT_TRY: Final = sa.case((_LEASED_UNTIL.is_(None), _EVENT.due_at)).label("next_try_at")
+_WAITING: Final = sa.select(*_TRIED, *_EVENT["seq", "created_at", "failure", "failed_at"], _NEXT_TRY)
+_HAS_FAILED: Final = _EVENT.failure.is_not(None).label("has_failed")
+_AGE_S: Final = sa.func.extract("epoch", sa.func.now() - _EVENT.created_at).cast(sa.Float).label("age_s")
+_READ: Final = (*_EVENT["id", "session_id", "type", "data", "created_at", "tries"], _HAS_FAILED, _AGE_S)
+_WAITS: Final = sa.exists().where(_EARLIER.session_id == _EVENT.session_id, _EARLIER.seq < _EVENT.seq)
+_CLAIM: Final = claim_of(webhook_events, "due_at", ~_WAITS, read=_READ, leased_until=LEASED, tries=_EVENT.tries + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +196,7 @@ async def claim_due(connection: Connection, *, lease_s: float) -> DueEvent | Non
     """Claims the event that has been due for longest, for `lease_s` seconds. Only the first of a session can be: the
     next one is sent once it is delivered or dropped. Returns None if none is due.
     """
-    earlier = webhook_events.alias("earlier")
-    waits = sa.exists().where(earlier.c.session_id == webhook_events.c.session_id, earlier.c.seq < webhook_events.c.seq)
-    until = due_in(lease_s)
-    leased = {"due_at": until, "leased_until": until, "tries": webhook_events.c.tries + 1}
-    read = (
-        *(webhook_events.c[name] for name in ("id", "session_id", "type", "data", "created_at", "tries")),
-        webhook_events.c.failure.is_not(None).label("has_failed"),
-        sa.func.extract("epoch", sa.func.now() - webhook_events.c.created_at).cast(sa.Float).label("age_s"),
-    )
-    row = await claim_row(connection, webhook_events, "due_at", ~waits, values=leased, returning=read)
+    row = await claim_row(connection, _CLAIM, lease_s=lease_s)
     return DueEvent(**row._asdict()) if row else None
 
 

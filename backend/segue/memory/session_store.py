@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from segue.db import models
 from segue.db.engine import Connection
 from segue.db.models import client_sessions, feedback, messages, plans, receipts, sessions, turns
-from segue.db.rows import claim_row, due_in, if_given, plan_of, postpone_row, readable, reader
+from segue.db.rows import claim_of, claim_row, due_in, if_given, plan_of, postpone_row, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
@@ -23,6 +23,8 @@ from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
 
 _UNANSWERED: sa.ColumnElement[datetime] = sa.literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
+_IS_DUE = sessions.c.title_due_at < _UNANSWERED  # as the index has it
+_CLAIM_TITLE = claim_of(sessions, "title_due_at", _IS_DUE, read=sessions.c["owner", "id", "title", "language"])
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
@@ -160,9 +162,7 @@ def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[da
 
 async def claim_title(connection: Connection, *, lease_s: float) -> DueTitle | None:
     """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
-    leased, is_due = {"title_due_at": due_in(lease_s)}, sessions.c.title_due_at < _UNANSWERED  # as the index has it
-    read = [sessions.c[name] for name in ("owner", "id", "title", "language")]
-    row = await claim_row(connection, sessions, "title_due_at", is_due, values=leased, returning=read)
+    row = await claim_row(connection, _CLAIM_TITLE, lease_s=lease_s)
     return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
 
 

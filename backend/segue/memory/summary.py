@@ -8,14 +8,13 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, null, select, update
 
 from segue.db.engine import Connection
 from segue.db.models import sessions
-from segue.db.rows import claim_row, due_in, postpone_row
+from segue.db.rows import LEASE, claim_of, claim_row, due_in, postpone_row
 
 SECTIONS = ("Wishes", "Facts", "Done", "Open")
 STATE = SECTIONS[-1]  # the one that each summary writes anew
@@ -124,25 +123,22 @@ def columns_before(cut: int) -> dict[str, object]:
     return {**kept, "summary_until": None, "summary_due_at": None, "summary_tries": 0}
 
 
+_TRIES = sessions.c.summary_tries
+_NEXT_TRY = func.now() + func.power(2, func.least(_TRIES, MOST_DOUBLINGS)) * LEASE
+_READ = sessions.c["owner", "id", "summary", "summary_seq", "summary_until", "time_zone"]
+_CLAIM = claim_of(sessions, "summary_due_at", read=_READ, summary_due_at=_NEXT_TRY, summary_tries=_TRIES + 1)
+
+
 async def claim_summary(connection: Connection, *, lease_s: float) -> DueSummary | None:
     """Claims the summary due for longest, for `lease_s` seconds, longer with every try. Returns None if none is due."""
-    wait = timedelta(seconds=lease_s) * func.power(2, func.least(sessions.c.summary_tries, MOST_DOUBLINGS))
-    read = ("owner", "id", "summary", "summary_seq", "summary_until", "time_zone")
-    due = await claim_row(
-        connection,
-        sessions,
-        "summary_due_at",
-        values={"summary_due_at": func.now() + wait, "summary_tries": sessions.c.summary_tries + 1},
-        returning=[sessions.c[name] for name in read],
-    )
+    due = await claim_row(connection, _CLAIM, lease_s=lease_s)
     return DueSummary(*tuple[Any, ...](due)) if due else None
 
 
 async def give_back_summary(connection: Connection, due: DueSummary, *, wait_s: float) -> None:
     """Makes a claimed summary due again in `wait_s` seconds, which counts as no try."""
-    tries = sessions.c.summary_tries
-    values = {"summary_due_at": due_in(wait_s), "summary_tries": tries - 1}
-    await postpone_row(connection, sessions, "summary_due_at", due.session_id, tries > 0, **values)
+    values = {"summary_due_at": due_in(wait_s), "summary_tries": _TRIES - 1}
+    await postpone_row(connection, sessions, "summary_due_at", due.session_id, _TRIES > 0, **values)
 
 
 async def store_summary(

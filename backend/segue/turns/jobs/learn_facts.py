@@ -15,7 +15,7 @@ from sqlalchemy import case, exists, func, null, or_, select, update
 from segue.agent.prompts import TEXTS, as_json
 from segue.db.engine import Connection, Database
 from segue.db.models import sessions, turns
-from segue.db.rows import claim_row, due_in, postpone_row
+from segue.db.rows import LEASE, claim_of, claim_row, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.log import log
@@ -98,7 +98,14 @@ def _read_fact(value: object, known: Mapping[str, str]) -> NewFact | None:
     return NewFact(fact.content, fact.kind, importance=importance, supersedes=supersedes)
 
 
+_EARLIER, _AGE = turns.alias("earlier").c, func.now() - turns.c.finished_at
+_COMES_BEFORE = (_EARLIER.session_id == turns.c.session_id) & (_EARLIER.seq < turns.c.seq)
+_WAITS = exists().where(_COMES_BEFORE, _EARLIER.facts_due_at.is_not(None), _EARLIER.finished_at.is_not(None))
 _TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.time_zone).label("time_zone")
+_READ = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
+_OF_SESSION, _CLAIMABLE = [sessions.c.id == turns.c.session_id], (turns.c.finished_at.is_not(None), ~_WAITS)
+_NEXT_TRY = case((_AGE > GIVE_UP, null()), else_=func.now() + func.greatest(LEASE, _AGE))
+_CLAIM = claim_of(turns, "facts_due_at", *_CLAIMABLE, read=_READ, joined=_OF_SESSION, facts_due_at=_NEXT_TRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +134,7 @@ class FactExtraction:
         """The wait for the next try grows with the turn's age; after GIVE_UP there is none. The turns of a session come
         in order, or a correction could be stored before what it corrects.
         """
-        earlier, is_due = turns.alias("earlier"), turns.c.finished_at.is_not(None)
-        comes_before = (earlier.c.session_id == turns.c.session_id) & (earlier.c.seq < turns.c.seq)
-        waits = exists().where(comes_before, earlier.c.facts_due_at.is_not(None), earlier.c.finished_at.is_not(None))
-        age = func.now() - turns.c.finished_at
-        next_try = func.now() + func.greatest(timedelta(seconds=self.lease_s), age)
-        leased = {"facts_due_at": case((age > GIVE_UP, null()), else_=next_try)}
-        read = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
-        claiming = partial(claim_row, values=leased, returning=read, joined=[sessions.c.id == turns.c.session_id])
-        row = await self.database.write(claiming, turns, "facts_due_at", is_due, ~waits)
+        row = await self.database.write(claim_row, _CLAIM, lease_s=self.lease_s)
         return DueExtraction(**row._asdict()) if row else None
 
     async def run(self, job: DueExtraction) -> bool:
