@@ -39,7 +39,7 @@ async def recover_forever(
     deps: TurnDeps, worker: TurnWorker, presence: Presence, send: SendSession, takes_turns: Callable[[], bool]
 ) -> None:
     """Never returns. `takes_turns()` says whether this process runs the turns it finds; `send` queues the others."""
-    swept, outage = 0.0, OutageLog("recovery_failed", "recovery_works")
+    swept, outage = time.monotonic(), OutageLog("recovery_failed", "recovery_works")
     while True:
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())

@@ -10,7 +10,7 @@ from structlog.contextvars import bound_contextvars
 
 from segue.domain.errors import NO_ROOM, AppError
 from segue.log import log
-from segue.watch import Watch, end_tasks
+from segue.watch import LOOK_EVERY_S, Watch, end_tasks
 
 Job = TypeVar("Job")
 
@@ -39,7 +39,8 @@ class JobLoop(Watch, Generic[Job]):
 
     def __init__(self, kind: JobKind[Job], *, interval_s: float) -> None:
         super().__init__(kind.name, self._start_all_due, every_s=interval_s)
-        self.wake()
+        if interval_s > LOOK_EVERY_S:  # else it looks soon without
+            self.wake()
         self._kind = kind
         self._slots = asyncio.Semaphore(kind.slots)
         self._jobs: set[asyncio.Task[None]] = set()
