@@ -15,6 +15,7 @@ import httpx2
 from segue.config import Settings
 from segue.domain.ids import Clock
 from segue.main import create_app
+from segue.net.http_client import tls_context
 from tests.support.commands import ROOT, Started, Starter, forked, surroundings
 from tests.support.logs import until
 from tests.support.patience import PATIENCE_S
@@ -96,7 +97,7 @@ async def running(
     """
     async with (
         serving(create_app(settings, clock=clock, takes_turns=takes_turns, **extensions)) as url,
-        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+        httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S, verify=tls_context()) as http,
     ):
         client = Client(http)
         if settings.mcp_config.exists() and '"command"' in settings.mcp_config.read_text("utf-8"):

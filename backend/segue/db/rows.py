@@ -6,7 +6,7 @@ changes old rows. Rows are ordered by `seq`; those older than that column have 0
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache

@@ -25,9 +25,7 @@ Prefix = Literal[
 
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # that every provider takes
 NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
-MAX_DEPTH: Final = (
-    128  # of JSON: what this release stores is nested 64 levels with a few around them; orjson writes 254
-)
+MAX_DEPTH: Final = 128  # of JSON: what this release stores is nested 64 levels and a few; orjson writes 254
 UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
