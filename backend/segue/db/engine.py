@@ -113,8 +113,7 @@ class Database:
         self.refuses_writes = False
         self._is_shared = pooler == "transaction"
         writing_engine = self._engine(url, pool_size=writing)
-        self._alone = _make_engine(url, is_shared=self._is_shared, poolclass=NullPool)
-        self.outages = Outages(self._alone.connect)
+        self.outages = Outages(lambda: _make_engine(url, is_shared=self._is_shared, poolclass=NullPool).connect())
         event.listen(writing_engine.sync_engine, "handle_error", self._note_refusal)
         self._autocommit = writing_engine.execution_options(**options)
         self._writing = self._autocommit.execution_options(isolation_level=IN_TRANSACTIONS)
@@ -191,7 +190,6 @@ class Database:
         await self._writing.dispose()
         await self._reading.dispose()
         await self.outages.close()
-        await self._alone.dispose()
 
     @asynccontextmanager
     async def _opened(
