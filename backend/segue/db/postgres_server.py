@@ -7,6 +7,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
@@ -116,6 +117,7 @@ _INSTALLED: Final = Path(__file__).with_name("alembic")  # in a wheel
 SCRIPTS: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[3] / "alembic"
 
 
+@cache  # the files of a release stay
 def newest() -> str:
     """Returns the newest revision that this release knows: the number that the name of its file begins with."""
     return max(path.name.partition("_")[0] for path in (SCRIPTS / "versions").glob("[0-9]*.py"))
