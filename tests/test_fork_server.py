@@ -101,3 +101,34 @@ def test_a_server_ends_with_its_last_connection_and_leaves_nothing(tmp_path: Pat
             assert path.parent.parent == tmp_path
         assert run.stdout.read() == ""  # the server has held the other end until it ended
     assert list(tmp_path.iterdir()) == [script]
+
+
+def test_a_worker_finds_imported_what_can_be_and_says_itself_of_the_other_modules_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests.support import forked_workers\n"
+        "def pytest_configure(config):\n    if config.getoption('numprocesses'): forked_workers.launch(config)"
+    )
+    (tmp_path / "test_skipped.py").write_text("import pytest\npytest.skip('not here', allow_module_level=True)")
+    (tmp_path / "test_well.py").write_text("import os\nHERE = os.getpid()\ndef test_it(): assert HERE == os.getpid()")
+    environment = {**os.environ, "PYTHONPATH": str(fork_server.ROOT), "PYTEST_ADDOPTS": "", "TMPDIR": str(tmp_path)}
+    options = [
+        "-n1",
+        "-rA",
+        "--import-mode=importlib",
+        "-pno:cacheprovider",
+        "--disable-plugin-autoload",
+        "-pxdist.plugin",
+    ]
+
+    def run() -> str:
+        command = [sys.executable, "-m", "pytest", *options]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+        ).stdout
+
+    output = run()
+    assert "test_skipped.py:2: not here" in output
+    assert "1 failed, 1 skipped" in output  # imported in the process that the worker was forked from
+    (tmp_path / "test_broken.py").write_text("import no_such_module")
+    assert "No module named 'no_such_module'" in run()
+    assert not [*tmp_path.glob("forks-*")]

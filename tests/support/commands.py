@@ -49,7 +49,7 @@ def fresh(arguments: tuple[str, ...], cwd: Path, environment: Mapping[str, str],
 
 def python() -> tuple[str, ...]:
     """What stands for `python` where another program starts one: it has imported Segue and the MCP SDK already."""
-    return sys.executable, "-I", "-S", fork_client.__file__, os.environ[fork_client.SOCKET]
+    return fork_client.command(os.environ[fork_client.SOCKET])
 
 
 def segue(*arguments: str, **environment: str) -> tuple[int, str]:

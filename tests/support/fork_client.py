@@ -88,6 +88,11 @@ class ForkServer:
                 self._connection.close()
 
 
+def command(path: str) -> tuple[str, ...]:
+    """What stands for `python`, of which the server that listens there forks one."""
+    return sys.executable, "-I", "-S", __file__, path
+
+
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     given = [number for number in map(int, os.listdir("/dev/fd")) if number > 2 and _is_open(number)]  # noqa: PTH208

@@ -50,21 +50,18 @@ PRELOADED = (
 
 def launch() -> Callable[[], None]:
     """Starts the server of this test run, for this process and those it starts. Returns what ends it."""
-    path = Path(tempfile.mkdtemp(prefix="forks-")) / "socket"
+    listener, connection = listening()
+    path = Path(listener.getsockname())
     stands_for_python = path.with_name(PYTHON)
     parts = {"python": sys.executable, "client": fork_client.__file__, "socket": str(path)}
     stands_for_python.write_text(
         STANDS_FOR_PYTHON.format_map({name: shlex.quote(part) for name, part in parts.items()})
     )
     stands_for_python.chmod(0o700)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    with listener:
         number = listener.fileno()
         command = [sys.executable, "-m", __name__, str(number)]
         server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[number])
-    connection = socket.socket(socket.AF_UNIX)  # keeps the server while no worker has a connection
-    connection.connect(str(path))
     os.environ[SOCKET] = str(path)
 
     def end() -> None:
@@ -72,6 +69,16 @@ def launch() -> Callable[[], None]:
         server.wait(END_S)
 
     return end
+
+
+def listening() -> tuple[socket.socket, socket.socket]:
+    """What a server listens on, and the first connection, which keeps the server while there is no other."""
+    listener, connection = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    path = Path(tempfile.mkdtemp(prefix="forks-")) / "socket"
+    listener.bind(str(path))
+    listener.listen()
+    connection.connect(str(path))
+    return listener, connection
 
 
 class _Request(NamedTuple):
@@ -88,8 +95,9 @@ class _Child(NamedTuple):
 
 
 class _Server:
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, preload: Callable[[], None]) -> None:
         self._listener = listener
+        self._preload = preload
         self._connections: list[socket.socket] = []
         self._children: dict[int, _Child] = {}
         self._signals, self._signalled = socket.socketpair()
@@ -137,7 +145,7 @@ class _Server:
 
     def _fork(self, connection: socket.socket, request: _Request) -> bool:
         """Returns whether this is the child."""
-        _preload()
+        self._preload()
         child = os.fork()
         if child == 0:
             self._become(request)
@@ -153,7 +161,6 @@ class _Server:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        sys.executable = str(Path(self._listener.getsockname()).with_name(PYTHON))
         for each in (self._listener, self._signals, self._signalled, *self._connections):
             each.close()
         for status in (request.status, *(child.status for child in self._children.values())):
@@ -218,12 +225,14 @@ def _preload() -> None:
     gc.enable()
 
 
-def _serve(listener: socket.socket) -> list[str] | None:
-    """Returns the arguments of a child, in that child. Removes the socket and its folder in the server."""
+def serve(listener: socket.socket, preload: Callable[[], None]) -> list[str] | None:
+    """Returns the arguments of a child, in that child. Removes the socket and its folder in the server. Before the
+    first child is forked it is called what all of them are to find imported.
+    """
     path = Path(listener.getsockname())
-    arguments = _Server(listener).serve()
+    arguments = _Server(listener, preload).serve()
     if arguments is None:
-        path.with_name(PYTHON).unlink()
+        path.with_name(PYTHON).unlink(missing_ok=True)
         path.unlink()
         path.parent.rmdir()
     return arguments
@@ -252,8 +261,10 @@ def main() -> None:
     codes: list[int] = []
     atexit.register(_leave, codes)  # the first, which is called last
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        arguments = _serve(listener)
+        stands_for_python = Path(listener.getsockname()).with_name(PYTHON)
+        arguments = serve(listener, _preload)
     if arguments is not None:
+        sys.executable = str(stands_for_python)
         try:
             _run(arguments)
         except SystemExit as end:

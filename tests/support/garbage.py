@@ -7,6 +7,12 @@ from contextlib import contextmanager
 gc.disable()
 
 
+def keep() -> None:
+    """What there is now, for the processes that are forked from this one, which go on without the collector."""
+    gc.disable()
+    gc.freeze()
+
+
 def collect_again() -> None:
     """Starts it again, for what is made from now on."""
     gc.freeze()
