@@ -24,7 +24,7 @@ from segue.around.embedded.servers import embedded_servers
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.log import log
-from tests.support import fork_server, forked_workers, kept_connections, memory, statements, sweeps
+from tests.support import fork_client, fork_server, forked_workers, kept_connections, memory, statements, sweeps
 from tests.support.commands import forks
 from tests.support.logs import notify_waiting
 from tests.support.patience import PATIENCE_S, patient_with_stores
@@ -113,11 +113,11 @@ def pytest_configure(config: pytest.Config) -> None:
     takes a tenth of a second a service. How long Hypothesis takes for its examples says what else the machine does;
     CI tries a quarter of them.
     """
-    if config.getoption("numprocesses") and not config.option.collectonly and hasattr(os, "fork"):
-        forked_workers.launch(config)
-    if not hasattr(config, "workerinput"):  # else this is a worker, which inherits the environment of the run
+    if fork_client.SOCKET not in os.environ:  # else this is a worker, which inherits the environment of the run
         config.add_cleanup(fork_server.launch())
         memory.keep_temporary_files()
+    if config.getoption("numprocesses") and not config.option.collectonly and hasattr(os, "fork"):
+        forked_workers.launch(config)
     config.add_cleanup(forks.close)
     statements.compile_once()
     examples = 100 if _all_runs(config) else 25
