@@ -153,7 +153,7 @@ LEASE: Final = bindparam("lease", type_=Interval)  # of a row that is claimed
 LEASED: Final = func.now() + LEASE
 
 
-def claim_of(
+def claiming(
     table: Table,
     due: str,
     *claimable: ColumnElement[bool],

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_once
 
 from segue.db.engine import Connection
 from segue.db.models import sessions, turns, webhook_events
-from segue.db.rows import LEASED, claim_of, claim_row, due_in, if_given
+from segue.db.rows import LEASED, claim_row, claiming, due_in, if_given
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan
 from segue.log import log
@@ -37,7 +37,7 @@ _HAS_FAILED: Final = _EVENT.failure.is_not(None).label("has_failed")
 _AGE_S: Final = sa.func.extract("epoch", sa.func.now() - _EVENT.created_at).cast(sa.Float).label("age_s")
 _READ: Final = (*_EVENT["id", "session_id", "type", "data", "created_at", "tries"], _HAS_FAILED, _AGE_S)
 _WAITS: Final = sa.exists().where(_EARLIER.session_id == _EVENT.session_id, _EARLIER.seq < _EVENT.seq)
-_CLAIM: Final = claim_of(webhook_events, "due_at", ~_WAITS, read=_READ, leased_until=LEASED, tries=_EVENT.tries + 1)
+_CLAIM: Final = claiming(webhook_events, "due_at", ~_WAITS, read=_READ, leased_until=LEASED, tries=_EVENT.tries + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from segue.db import models
 from segue.db.engine import Connection
 from segue.db.models import client_sessions, feedback, messages, plans, receipts, sessions, turns
-from segue.db.rows import claim_of, claim_row, due_in, if_given, plan_of, postpone_row, readable, reader
+from segue.db.rows import claim_row, claiming, due_in, if_given, plan_of, postpone_row, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
@@ -24,7 +24,7 @@ from segue.domain.session import Feedback, FoundSession, Rating, Session, Unread
 
 _UNANSWERED: sa.ColumnElement[datetime] = sa.literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
 _IS_DUE = sessions.c.title_due_at < _UNANSWERED  # as the index has it
-_CLAIM_TITLE = claim_of(sessions, "title_due_at", _IS_DUE, read=sessions.c["owner", "id", "title", "language"])
+_CLAIM_TITLE = claiming(sessions, "title_due_at", _IS_DUE, read=sessions.c["owner", "id", "title", "language"])
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}

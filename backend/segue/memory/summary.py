@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, case, func, null, select, update
 
 from segue.db.engine import Connection
 from segue.db.models import sessions
-from segue.db.rows import LEASE, claim_of, claim_row, due_in, postpone_row
+from segue.db.rows import LEASE, claim_row, claiming, due_in, postpone_row
 
 SECTIONS = ("Wishes", "Facts", "Done", "Open")
 STATE = SECTIONS[-1]  # the one that each summary writes anew
@@ -126,7 +126,7 @@ def columns_before(cut: int) -> dict[str, object]:
 _TRIES = sessions.c.summary_tries
 _NEXT_TRY = func.now() + func.power(2, func.least(_TRIES, MOST_DOUBLINGS)) * LEASE
 _READ = sessions.c["owner", "id", "summary", "summary_seq", "summary_until", "time_zone"]
-_CLAIM = claim_of(sessions, "summary_due_at", read=_READ, summary_due_at=_NEXT_TRY, summary_tries=_TRIES + 1)
+_CLAIM = claiming(sessions, "summary_due_at", read=_READ, summary_due_at=_NEXT_TRY, summary_tries=_TRIES + 1)
 
 
 async def claim_summary(connection: Connection, *, lease_s: float) -> DueSummary | None:

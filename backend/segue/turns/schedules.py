@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_once
 from segue.agent.prompts import TEXTS
 from segue.db.engine import Connection, Database
 from segue.db.models import schedules, turns
-from segue.db.rows import OWNER_LOCK, Position, claim_of, claim_row, due_in, newest_first, older_than
+from segue.db.rows import OWNER_LOCK, Position, claim_row, claiming, due_in, newest_first, older_than
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, app_error, existing
 from segue.domain.field_types import doc
@@ -67,7 +67,7 @@ _PARTS: Final[Mapping[str, set[str]]] = {
 _MOST_HOURS, _MOST = 23, 1000
 ANEW: Final = timedelta(microseconds=1)  # later than before, so that a job which runs is refused its move
 _LOOKED_AT_ANEW: Final = schedules.c.look_at + ANEW
-_CLAIM: Final = claim_of(schedules, "look_at", read=(*schedules.c, func.now().label("now")))
+_CLAIM: Final = claiming(schedules, "look_at", read=(*schedules.c, func.now().label("now")))
 _NO_RULE: Final = (CronSimError, ValueError, TypeError, LookupError, AttributeError)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import case, exists, func, null, or_, select, update
 from segue.agent.prompts import TEXTS, as_json
 from segue.db.engine import Connection, Database
 from segue.db.models import sessions, turns
-from segue.db.rows import LEASE, claim_of, claim_row, due_in, postpone_row
+from segue.db.rows import LEASE, claim_row, claiming, due_in, postpone_row
 from segue.domain.ids import Clock, local_time
 from segue.domain.session import MAX_CONTENT_CHARS, MAX_IMPORTANCE, MIN_IMPORTANCE, Memory, MemoryKind, NewFact
 from segue.log import log
@@ -105,7 +105,7 @@ _TIME_ZONE = func.coalesce(turns.c.request["time_zone"].as_string(), sessions.c.
 _READ = (sessions.c.owner, turns.c.session_id, turns.c.id.label("turn_id"), _TIME_ZONE)
 _OF_SESSION, _CLAIMABLE = [sessions.c.id == turns.c.session_id], (turns.c.finished_at.is_not(None), ~_WAITS)
 _NEXT_TRY = case((_AGE > GIVE_UP, null()), else_=func.now() + func.greatest(LEASE, _AGE))
-_CLAIM = claim_of(turns, "facts_due_at", *_CLAIMABLE, read=_READ, joined=_OF_SESSION, facts_due_at=_NEXT_TRY)
+_CLAIM = claiming(turns, "facts_due_at", *_CLAIMABLE, read=_READ, joined=_OF_SESSION, facts_due_at=_NEXT_TRY)
 
 
 @dataclass(frozen=True, slots=True)
