@@ -267,6 +267,21 @@ async def test_what_would_change_the_answer_and_is_not_done_is_refused_by_its_na
     assert (await service.http.post("/v1/chat/completions", json=tools, headers=webui)).status_code == 200
 
 
+async def test_a_member_of_the_other_api_alone_changes_nothing_whatever_it_holds(
+    service: Client, provider: Provider
+) -> None:
+    provider.always("", says("Hello, you."))
+    of_responses: dict[str, Any] = {"text": "plain", "instructions": 5, "max_output_tokens": "many"}
+    chat = await service.http.post(
+        "/v1/chat/completions", json={"model": "segue", "messages": user("hello"), **of_responses}
+    )
+    of_chat: dict[str, Any] = {"stop": ["you"], "max_tokens": 1.5, "max_completion_tokens": {}, "response_format": "x"}
+    response = await service.http.post("/v1/responses", json={"model": "segue", "input": "hello", **of_chat})
+    assert [chat.status_code, response.status_code] == [200, 200], [chat.text, response.text]
+    assert response.json()["output"][0]["content"][0]["text"] == "Hello, you."
+    assert "max_tokens" not in provider.requests[0] | provider.requests[1]
+
+
 async def test_an_empty_message_or_name_of_a_model_is_refused_by_the_schema(service: Client) -> None:
     document = (await service.http.get("/openapi.json")).json()["components"]["schemas"]
     for name, list_of in (("CompletionBody", "messages"), ("ResponseBody", "input")):

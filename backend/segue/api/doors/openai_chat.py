@@ -289,7 +289,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClient) -> Re
     """Sends the last message to an agent, for clients of OpenAI's API. The session is the one that `X-Session-Id` or
     another place names, else the one that has the earlier messages; docs/frontends.md says more.
     """
-    given, wants_usage = body.model_dump(), bool((body.stream_options or {}).get("include_usage"))
+    given, wants_usage = body.given, bool((body.stream_options or {}).get("include_usage"))
     head = {"created": int(client.services.clock().timestamp()), "model": body.model}
     if is_task(client, body.messages, given):
         text, charge = await do_task(client, body.messages, given)

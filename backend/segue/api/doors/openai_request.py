@@ -78,6 +78,11 @@ class OpenAIBody(BaseModel):
     metadata: Annotated[Json | None, doc("`session_id`, `thread_id` or `conversation_id` names the session.")] = None
     temperature: Annotated[float | None, Field(ge=0, le=2), doc("The temperature of the model, if it has one.")] = None
 
+    @property
+    def given(self) -> Json:
+        """Returns what is read of it. A field of the other API alone is none here, and may hold anything."""
+        return self.model_dump(include={*type(self).model_fields, *_UNSUPPORTED, "previous_response_id"})
+
 
 class CompletionBody(OpenAIBody):
     """A conversation whose last message is new. docs/frontends.md says which other fields are refused."""

@@ -72,7 +72,7 @@ async def create_response(body: ResponseBody, client: DoorClient) -> Response:
     """Sends the last message to an agent, for clients of OpenAI's Responses API. The session is the one that
     `previous_response_id`, `conversation` or another place names, else the one that has the earlier messages.
     """
-    given = body.model_dump()
+    given = body.given
     head: Json = {"created_at": int(client.services.clock().timestamp()), "model": body.model}
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if openai_request.is_task(client, messages, given):
