@@ -65,7 +65,7 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
 
     note = {"description": "Wri\u202ete", "tool": "mcp_send_note", "args": {"to": "eve", "text": HIDDEN}}
     provider.will(says("Gone."), planned(THREE_STEPS), planned([note, note]))
-    lines = ["y", ASK, "n", "/plan", "/sessions", "/tools", "/nonsense", ASK, "/plan"]
+    lines = ["y", ASK, "n", "/plan", "/sessions", "/tools", "/nonsense", "/memory", ASK, "/plan"]
     again = await chats(lines, "--url", url, **home)
     assert again.returncode == 0, again.stderr
     resumed, _, later = again.stdout.partition("Gone.")
@@ -76,6 +76,7 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
     assert "No plan is open." in again.stderr
     assert "mcp_delete_item (asks first): Delete an item for good." in again.stdout
     assert "There is no /nonsense. /help" in again.stderr
+    assert "  mcp_delete_item: " in again.stdout  # of its memory
     [session] = (await service.get("/sessions"))["items"]
     assert session["id"] in again.stdout
     assert session["title"] == "Which lamps are there?"

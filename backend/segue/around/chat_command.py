@@ -328,7 +328,7 @@ class Conversation:
 
     def _memory(self) -> None:
         memory = self.api.get(f"/sessions/{self.session_id}/memory")["short_term"] if self.session_id else None
-        known = [f"{result['tool_name']}: {result['summary']}" for result in (memory or {"results": ()})["results"]]
+        known = [f"{each['tool_name']}: {each['summary']}" for each in (memory["tool_results"] if memory else ())]
         known += [f"{fact['kind']}: {fact['content']}" for fact in self.api.get("/memories")["items"]]
         for each in known:
             self.screen.item(each)
