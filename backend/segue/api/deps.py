@@ -231,8 +231,8 @@ class CleanedJsonRequest(StrictJsonRequest):
 
 
 class StrictJsonRoute(APIRoute):
-    """Refuses unknown parameters of the query, as the bodies do unknown fields, and JSON that is not strict. `takes`
-    says which setting bounds its body: that of JSON, of a file, or of a conversation that is sent whole.
+    """Refuses unknown parameters of the query if it is in the document, as bodies do unknown fields, and JSON that is
+    not strict. `takes` says which setting bounds its body: that of JSON, a file, or a conversation that is sent whole.
     """
 
     takes: Literal["json", "file", "history"] = "json"
@@ -257,7 +257,7 @@ class StrictJsonRoute(APIRoute):
         known = {field.alias for field in taken}
 
         async def handle_strictly(request: Request) -> Response:
-            if unknown := [name for name in request.query_params if name not in known]:
+            if self.include_in_schema and (unknown := [name for name in request.query_params if name not in known]):
                 fault = {"type": "extra_forbidden", "msg": f"This takes {', '.join(sorted(known)) or 'no parameters'}"}
                 raise RequestValidationError([{**fault, "loc": ("query", name)} for name in unknown])
             return await handle(self.request(request.scope, request.receive))

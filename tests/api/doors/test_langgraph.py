@@ -383,9 +383,12 @@ async def test_what_segue_has_nothing_for_is_refused_with_a_sentence(client: Cli
     nothing = (422, "not_supported")
     for call in (
         langgraph.store.put_item(["a"], "b", {}),
+        langgraph.store.get_item(["a"], "b"),
         langgraph.crons.create(AGENT, schedule="* * * * *"),
         langgraph.assistants.create(AGENT),
         langgraph.assistants.get_versions(AGENT),
+        langgraph.assistants.get_graph(AGENT),
+        langgraph.assistants.delete(AGENT, delete_threads=True),
         threads.update_state(THREAD, {}),
         threads.copy(THREAD),
         threads.create(ttl=5),

@@ -449,7 +449,7 @@ async def cancel_run(
 
 
 @router.api_route("/assistants", methods=METHODS, include_in_schema=False)
-@router.api_route("/assistants/{assistant_id}/{rest:path}", methods=METHODS, include_in_schema=False)
+@router.api_route("/assistants/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/runs/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/store/{rest:path}", methods=METHODS, include_in_schema=False)
 @router.api_route("/threads/{thread_id}/{rest:path}", methods=METHODS, include_in_schema=False)
