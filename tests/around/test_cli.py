@@ -16,10 +16,11 @@ import asyncpg
 import httpx2
 import psutil
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from segue.around.cli import COMMANDS, app
-from segue.around.terminal import settings_with
+from segue.around.terminal import new_file, settings_with
 from segue.db.migrations import MIGRATION_LOCK
 from segue.db.postgres_server import newest
 from segue.domain.agent import PROVIDERS
@@ -419,3 +420,18 @@ def test_a_name_or_scope_that_cannot_be_is_refused(arguments: tuple[str, ...], n
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert named in result.output
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://[", "http://", "http://localhost:99999"])
+@pytest.mark.parametrize("command", [("chat", "--new"), ("approvals", "list"), ("replay", __file__)])
+def test_a_url_at_which_nothing_can_be_is_refused_in_a_sentence(command: tuple[str, ...], url: str) -> None:
+    result = CliRunner().invoke(app, [*command, "--url", url])
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "SEGUE_URL is no address of a service" in result.output
+
+
+@pytest.mark.parametrize("folder", [".", "/"])
+def test_a_folder_is_no_name_of_a_new_file(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), new_file(Path(folder)):
+        pass
+    assert capsys.readouterr().err == f"{folder} cannot be written: File exists. Give the name of a new file.\n"

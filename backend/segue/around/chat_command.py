@@ -22,7 +22,7 @@ import typer
 
 from segue.around.chat_screen import Screen, TurnView
 from segue.around.service_client import Api, OwnService, Refused, TurnStream, waiting_step, waiting_steps
-from segue.around.terminal import ServiceKey, check_url, local_time, local_url, one_line, refusal, settings_with
+from segue.around.terminal import ServiceKey, ServiceUrl, local_time, local_url, one_line, refusal, settings_with
 from segue.language.lexicon import load_toml
 from segue.language.shown_call import CallView
 
@@ -38,7 +38,7 @@ ReadLine = Callable[[str], "str | None"]  # shows a prompt and returns a line, N
 
 def chat(
     *,
-    url: Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A service; else HOST:PORT, or its own.")] = None,
+    url: ServiceUrl = None,
     api_key: ServiceKey = None,
     session: Annotated[str | None, typer.Option(help="The session to go on with, instead of the last one.")] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin a new session.")] = False,
@@ -46,7 +46,6 @@ def chat(
     """Exits with 1 if a line has failed, and with 130 after Ctrl-C."""
     if session and new:
         raise refusal("--session goes on with a session and --new begins one: give one of them.")
-    check_url(url)
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):  # Windows has no SIGHUP
         signal.signal(number, lambda ended_by, _frame: sys.exit(ENDED_BY + ended_by))
     for stream in (sys.stdin, sys.stdout, sys.stderr):
@@ -79,7 +78,7 @@ def chat(
 def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
     """Yields the base URL, and the name the last session is remembered by: a URL or a data folder. Raises Refused."""
     if url is not None:
-        yield url.rstrip("/"), url.rstrip("/")
+        yield url, url
         return
     settings = settings_with()
     name = str(settings.data_dir.expanduser().resolve())

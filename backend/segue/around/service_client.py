@@ -55,7 +55,7 @@ def client_options(url: str) -> dict[str, Any]:
 
 
 def key_header(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return {"Authorization": f"Bearer {key}"} if (key := (api_key or "").strip()) else {}  # a file ends its line
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from errno import EAGAIN, EDQUOT, EEXIST, EFBIG, ENOSPC
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 from pydantic import ValidationError
@@ -24,9 +25,6 @@ from segue.tools.summaries import shown_line
 
 MAX_LINE_CHARS = 200
 ALIKE: Final = 0.88  # AZURE_OPENAI_API_KEY and OPENAI_API_KEY_FILE are names of their own
-
-ServiceUrl = Annotated[str | None, typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.")]
-ServiceKey = Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, if it wants one.")]
 
 # Control characters except tab and line feed, and those that change the direction of text. rich lets ESC through.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -57,8 +55,21 @@ def local_url(settings: Settings) -> str:
 
 def service_url(given: str | None) -> str:
     """Returns the URL of a running service, of this machine if none is given."""
-    check_url(given)
-    return (given or local_url(settings_with())).rstrip("/")
+    return given or local_url(settings_with())
+
+
+def checked_url(url: str | None) -> str | None:
+    """Returns the --url of a service without a slash at its end. Raises typer.Exit for that of none."""
+    with suppress(ValueError):  # of its port, or of brackets
+        parts = urlsplit(f"http://{HOST}" if url is None else url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url and url.rstrip("/")
+    raise refusal("--url or SEGUE_URL is no address of a service, such as https://segue.example.com")
+
+
+_url = typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.", callback=checked_url)
+ServiceUrl = Annotated[str | None, _url]
+ServiceKey = Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, if it wants one.")]
 
 
 @contextmanager
@@ -71,12 +82,6 @@ def asking(url: str | None, api_key: str | None) -> Iterator[Api]:
         raise refusal(str(error), code=1) from None
     finally:
         api.close()
-
-
-def check_url(url: str | None) -> None:
-    """Raises typer.Exit for a --url of no service."""
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise refusal("--url begins with http:// or https://")
 
 
 def refusal(text: str, *, code: int = 2) -> typer.Exit:
@@ -124,7 +129,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     """Yields a file for this account only, called `….part` until the block ends; the next command to write it takes
     over what a `kill -9` leaves. Raises typer.Exit if it is there already, or cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
+    part = path.parent / f"{path.name}.part"  # of a folder too, which may have no name
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

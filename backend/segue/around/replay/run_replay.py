@@ -23,7 +23,7 @@ from segue.around.replay import rehearsal
 from segue.around.replay.fake_servers import RESULTS_SHOWN, CannotPlay, FakeServers, ReplayConfig, Trial, replay_config
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
 from segue.around.service_client import HOST, OwnService, key_header
-from segue.around.terminal import printable, refusal, settings_with
+from segue.around.terminal import checked_url, printable, refusal, settings_with
 from segue.domain.errors import AppError
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 from segue.mcp.mcp_config import read_mcp_config
@@ -36,7 +36,7 @@ ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 def replay_command(
     files: Annotated[list[Path], typer.Argument(help="Recordings, as GET /sessions/{id}/export gives them.")],
     *,
-    url: Annotated[str | None, typer.Option(help="A running service to play on, instead of one of its own.")] = None,
+    url: Annotated[str | None, typer.Option(help="A running service to play on.", callback=checked_url)] = None,
     listen: Annotated[str, typer.Option(help="With --url: where it finds the model and tools.")] = "127.0.0.1:8900",
     api_key: Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: its key.")] = None,
     restart_between_turns: Annotated[
