@@ -83,8 +83,7 @@ async def list_attachments(session_id: SessionId, services: Parts, caller: Calle
 async def get_attachment(session_id: SessionId, attachment_id: FileId, services: Parts, caller: Caller) -> Response:
     """Downloads a file as it was uploaded. Images are sent to be shown (`inline`), other files to be saved."""
     file, content = await services.read(attachment_store.get_file, caller, session_id, attachment_id)
-    shown = "inline" if file.media_type in IMAGES else "attachment"
-    named = f"{shown}; filename*=UTF-8''{quote(file.name, safe='')}"
+    named = f"{'inline' if file.media_type in IMAGES else 'attachment'}; filename*=UTF-8''{quote(file.name, safe='')}"
     headers = {"Content-Disposition": named, "Content-Security-Policy": "sandbox; default-src 'none'"}
     return Response(content, media_type=file.media_type, headers=headers)
 

@@ -216,8 +216,7 @@ async def _left(request: Request, _: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("request_raised", path=request.scope["logged_path"], error=type(error).__name__, exc_info=error)
-    problem = _problem(request, app_error("request_failed"))
-    return _beyond_middleware(request, problem)
+    return _beyond_middleware(request, _problem(request, app_error("request_failed")))
 
 
 def cut_off(request: Request) -> Response:

@@ -325,5 +325,4 @@ async def _check_reader(
         return
     if "ops" not in identity.scopes:
         raise NotFound(thing)
-    words = owner is not None  # of a user who was erased there are none left
-    await deps.record_reading(connection, identity, origin, session_id, words=words)
+    await deps.record_reading(connection, identity, origin, session_id, words=owner is not None)  # else they are erased

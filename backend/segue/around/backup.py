@@ -346,8 +346,7 @@ async def _ours(connection: Connection) -> list[str]:
 async def _fill(driver: Any, archive: ZipFile, manifest: Manifest, progress: OnProgress) -> None:
     tables = {row["table_name"] for row in await driver.fetch(_TABLES, SCHEMA)} - {"alembic_version"}
     if tables != manifest.tables.keys():
-        why = f"it has other tables than {manifest.revision}"
-        raise app_error("backup_unreadable", path=archive.filename, why=why)
+        raise app_error("backup_unreadable", path=archive.filename, why=f"it has other tables than {manifest.revision}")
     for name, table in manifest.tables.items():
         await _fill_table(driver, archive, name, table, progress)
     await driver.execute(f"ANALYZE {', '.join(f'{SCHEMA}.{name}' for name in tables)}", timeout=SWAP_TIMEOUT_S)

@@ -56,8 +56,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the turns first, so that the requests that wait for one get its answer, or hear that it goes on."""
-        services: Services = self.lifespan.state["services"]
-        leaving = asyncio.create_task(services.turns.leave(), name="leaving")
+        leaving = asyncio.create_task(self.lifespan.state["services"].turns.leave(), name="leaving")
         if self._place is not None:
             # A client that is told so opens another connection; one that is closed between its requests may lose one.
             for server in self.servers:

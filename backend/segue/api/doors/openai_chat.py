@@ -219,8 +219,7 @@ class TurnReader:
 
 def is_in_words(answer: Json) -> bool:
     """Whether a ChatAnswer fits no schema of the client: it is a question to the user, or written by the service."""
-    is_asking = bool(answer["plan"]) and answer["plan"]["status"] == "waiting"
-    return is_asking or WRITTEN_BY in answer["message"]["metadata"]
+    return (answer["plan"] or {}).get("status") == "waiting" or WRITTEN_BY in answer["message"]["metadata"]
 
 
 def stream(client: Client, turn: TurnKey, writer: Writer, *, at_its_end: bool = False) -> EventStream:

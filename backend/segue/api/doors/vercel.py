@@ -171,8 +171,7 @@ class MessageChunks:
         return chunks
 
     def _of_plan(self, event: Mapping[str, Any]) -> Json:
-        before = event["snapshot"]["plan"] if "snapshot" in event else self._plan
-        self._plan = patched(before, event.get("delta", ()))
+        self._plan = event["snapshot"]["plan"] if "snapshot" in event else patched(self._plan, event["delta"])
         return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
 
 

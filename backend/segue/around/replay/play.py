@@ -85,8 +85,7 @@ class Player:
         except TimeoutError:
             if missing is None:
                 raise CannotPlay(f"Nothing answers at {self.client.base_url}.") from None
-            names = ", ".join(missing)
-            raise CannotPlay(f"The service does not take these tools from the replay: {names}.") from None
+            raise CannotPlay(f"The service does not take these tools from the replay: {', '.join(missing)}.") from None
 
     async def _play_turn(self, playback: Playback, turn: RecordedTurn, number: int) -> None:
         before = playback.plans.get(turn.plan.number) if turn.plan else None
@@ -139,8 +138,7 @@ class Player:
         if "turn_id" not in answer:
             return Played(f"refused ({answer.get('code', response.status_code)})")
         of_turn = {"turn_id": answer["turn_id"], "limit": 200}
-        listed = await _json(self.client.get(f"/sessions/{session_id}/tool-results", params=of_turn))
-        calls = listed["items"][::-1]
+        calls = (await _json(self.client.get(f"/sessions/{session_id}/tool-results", params=of_turn)))["items"][::-1]
         if response.status_code != httpx2.codes.OK:
             return Played(f"failed ({answer['code']}: {answer['detail']})", calls=calls)
         usage = RecordedUsage(**{name: value for name, value in answer["usage"].items() if name in _USAGE})
