@@ -22,6 +22,7 @@ function showPlan(shown) {
 
 async function show(events) {
   const lines = {};
+  let refused = null;
   at("stop").hidden = false;
   try {
     for await (const event of events) {
@@ -34,11 +35,12 @@ async function show(events) {
       if (event.type === "RUN_ERROR" && event.code !== "turn_cancelled") line("error", event.message);
     }
   } catch (error) {
-    line("error", error.message);
+    refused = error.message;
   }
   running = null;
   at("stop").hidden = true;
   await open(session);
+  if (refused) line("error", refused);
 }
 
 async function open(id) {
@@ -76,7 +78,10 @@ at("new").onclick = async () => open((await segue.newSession()).id);
 at("stop").onclick = () => running && segue.stop(session, running);
 at("approve").onclick = () => show(segue.approve(session, plan));
 at("reject").onclick = () => show(segue.reject(session, plan));
-at("change").onclick = () => show(segue.change(session, plan, prompt("What should change?")));
+at("change").onclick = () => {
+  const said = prompt("What should change?");
+  if (said) show(segue.change(session, plan, said));
+};
 at("args").onclick = () => {
   const typed = prompt("Arguments", JSON.stringify(segue.waitingStep(plan).args));
   if (typed) show(segue.approve(session, plan, JSON.parse(typed)));

@@ -52,6 +52,7 @@ async function* frames(method, path, more) {
 }
 
 const pause = () => new Promise((resolve) => setTimeout(resolve, 1000));
+const isOver = (error) => error.problem && error.problem.status !== 503; // a 503 says: ask again
 const isLast = (event) => event.type === "RUN_FINISHED" || event.type === "RUN_ERROR";
 
 async function* turn(begin, events = null) {
@@ -66,7 +67,7 @@ async function* turn(begin, events = null) {
         if (isLast(event)) return;
       }
     } catch (error) {
-      if (error.problem) throw error;
+      if (isOver(error)) throw error;
     }
     await pause();
   }
@@ -111,7 +112,7 @@ export async function* feed() {
         yield event;
       }
     } catch (error) {
-      if (error.problem) throw error;
+      if (isOver(error)) throw error;
     }
     await pause();
   }

@@ -22,9 +22,11 @@ const texts = (events) => events.filter((each) => each.type === "TEXT_MESSAGE_CO
 const { id } = await segue.newSession();
 told.push((await feed.next()).value.type);
 
-// The connection is cut after the first event that has words, and the stream goes on after it.
+// The connection is cut after the first event that has words, and the stream goes on after it: not at once, for the
+// service is away for a moment.
 let cuts = 0;
 globalThis.fetch = async (to, options) => {
+  if (cuts === 1) return Response.json({ status: 503, detail: `away ${cuts++}` }, { status: 503 });
   const answer = await real(to, options);
   if (cuts++ || !answer.body) return answer;
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -42,7 +42,7 @@ async def test_the_page_of_the_guide_does_what_the_guide_says(
     never.set()
     assert said == {
         "told": ["replay_gap", "session_created"],
-        "cuts": 2,
+        "cuts": 3,
         "ids": 1,
         "words": "Hello to you.",
         "end": "RUN_FINISHED",
