@@ -370,7 +370,7 @@ async def test_the_first_process_of_a_container_that_is_told_to_end_while_it_sta
 def test_keys_are_made_before_the_service_starts_used_listed_and_revoked_while_it_runs(tmp_path: Path) -> None:
     stores = {"DATA_DIR": str(tmp_path / "data"), "AUTH": "api_key"}
     groups = ("--group", "staff", "--group", "night shift", "--role", "approver")
-    code, said = segue("keys", "create", "--user", "ada", "--scope", "ops", "--name", "laptop", *groups, **stores)
+    code, said = segue("keys", "create", "--user", "ada", "--scope", "ops", "--name", "my\nlaptop", *groups, **stores)
     assert code == 0, said
     key = said.split()[-1]
     (tmp_path / "none.json").write_text('{"mcpServers": {}}')

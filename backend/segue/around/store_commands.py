@@ -16,7 +16,7 @@ from typing import Annotated, Concatenate, ParamSpec, TypeVar
 import typer
 
 from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients, server_urls
-from segue.around.terminal import new_file, refusal, refusing, settings_with
+from segue.around.terminal import new_file, one_line, refusal, refusing, settings_with
 from segue.config import Settings
 from segue.db.migrations import upgrade
 from segue.db.postgres_server import ensure_schema
@@ -269,7 +269,7 @@ async def show(stores: OpenStores, user: Annotated[str | None, typer.Option(help
     if not found:
         typer.echo("There are no keys." if user is None else f"{user} has no keys.", err=True)
     for key in found:
-        typer.echo("  ".join(_columns(key, utc_now())))
+        typer.echo("  ".join(map(one_line, _columns(key, utc_now()))))
 
 
 @keys.command("rotate")
