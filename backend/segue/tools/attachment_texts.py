@@ -155,10 +155,6 @@ def pages_in(summary: str) -> int:
     return int(found[1]) if (found := _PAGES.match(summary)) else 0
 
 
-def _from_docx(content: bytes) -> ReadFile:
-    return ReadFile(DOCX, _joined(_words(_unzipped(content), _MAIN[DOCX]).split("\n")))
-
-
 def _from_pptx(content: bytes) -> ReadFile:
     archive = _unzipped(content)
     related = {each: name for each, _, name in _related(archive, _MAIN[PPTX])}
@@ -221,7 +217,7 @@ def _from_xlsx(content: bytes) -> ReadFile:
 
     def lines() -> Iterator[str]:
         for sheet in book.worksheets:
-            yield f"# {sheet.title}"
+            yield f"# {sheet.title}" if sheet.sheet_state == "visible" else f"# {sheet.title} (hidden)"
             for row in _rows(sheet, formulas[sheet.title]) if formulas else _rows(sheet):
                 if any(value is not None for value in row):
                     line = io.StringIO()
@@ -276,7 +272,7 @@ _READERS: Final[dict[str, Callable[[bytes], ReadFile]]] = {
     WORDS: lambda content: ReadFile(TEXT, content.decode()),
     TEXT: _from_text,
     PDF: _from_pdf,
-    DOCX: _from_docx,
+    DOCX: lambda content: ReadFile(DOCX, _joined(_words(_unzipped(content), _MAIN[DOCX]).split("\n"))),
     XLSX: _from_xlsx,
     PPTX: _from_pptx,
 }

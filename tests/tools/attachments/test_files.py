@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Callable
 
 import pytest
+from openpyxl import Workbook
 from pypdf import PdfReader, PdfWriter
 
 from segue.tools import attachment_texts
@@ -137,6 +138,14 @@ def test_a_formula_that_no_program_has_calculated_is_shown_and_one_that_was_by_i
     read = read_file(XLSX, xlsx(row), 1000)
     assert read.text == "# Costs\nx,2,3,=A1*B1,=SUM(A1:B1*2),,"
     assert read.summary.startswith("1 sheet, some of its formulas were never calculated; ")
+
+
+def test_a_hidden_sheet_is_read_and_marked_as_one() -> None:
+    book, written = Workbook(), io.BytesIO()
+    for title, state in (("Notes", "hidden"), ("Margins", "veryHidden")):
+        book.create_sheet(title).sheet_state = state
+    book.save(written)
+    assert read_file(XLSX, written.getvalue(), 1000).text == "# Sheet\n# Notes (hidden)\n# Margins (hidden)"
 
 
 def test_the_text_of_a_pdf_says_where_each_page_begins() -> None:
