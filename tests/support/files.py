@@ -4,6 +4,7 @@ import io
 import re
 import zipfile
 from base64 import b64decode
+from collections.abc import Sequence
 
 from tests.support.toolbox import PIXEL
 
@@ -21,9 +22,9 @@ _COSTS = '<sheet name="Costs" sheetId="1" r:id="r1"/>'
 _HUGE = '<dimension ref="A1:XFD1048576"/>'  # which it is not
 
 
-def pdf(*pages: str) -> bytes:
-    """A PDF with a line of text on each page."""
-    objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+def pdf(*pages: str, form: Sequence[str] = ()) -> bytes:
+    """A PDF with a line of text on each page, and a form with these fields, in the words of PDF."""
+    objects = ["", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     kids = []
     for text in pages:
         stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET"
@@ -33,6 +34,9 @@ def pdf(*pages: str) -> bytes:
             " /Resources << /Font << /F1 3 0 R >> >> >>"
         )
         kids.append(f"{len(objects)} 0 R")
+    fields = " ".join(f"{len(objects) + number} 0 R" for number, _ in enumerate(form, start=1))
+    objects += [f"<< {field} >>" for field in form]
+    objects[0] = f"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [{fields}] >> >>"
     objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>"
     out = "%PDF-1.4\n"
     offsets = []

@@ -120,10 +120,17 @@ def _from_pdf(content: bytes) -> ReadFile:
     reader = PdfReader(io.BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableFile("The PDF is encrypted. Save it without a password.")
-    return _paged(PDF, [page.extract_text for page in reader.pages], "page")
+    filled_in = _or_unread(partial(_form_of, reader))
+    return _paged(PDF, [page.extract_text for page in reader.pages], "page", filled_in and f"[form]\n{filled_in}")
 
 
-def _paged(kind: str, pages: Sequence[Callable[[], str]], noun: str) -> ReadFile:
+def _form_of(reader: Any) -> str:
+    """Returns the values of a form by the names of its fields: they are no part of its pages' text."""
+    values = {name: each.get("/V") for name, each in (reader.get_fields() or {}).items()}
+    return "\n".join(f"{name}: {value}" for name, value in values.items() if value and isinstance(value, str | list))
+
+
+def _paged(kind: str, pages: Sequence[Callable[[], str]], noun: str, beside: str = "") -> ReadFile:
     total, until = len(pages), time.monotonic() + PAGES_S
     texts: list[str] = []
     chars = 0
@@ -138,7 +145,7 @@ def _paged(kind: str, pages: Sequence[Callable[[], str]], noun: str) -> ReadFile
     if read < total:
         texts.append(f"[cut by Segue: {read} of {total} {noun}s were read]")
     count = read if read == total else f"the first {read} of {total}"
-    text = "\n\n".join(texts).strip() if has_text else _NO_TEXT
+    text = "\n\n".join((*texts, beside)).strip() if has_text or beside else _NO_TEXT
     return ReadFile(kind, text, f"{count} {noun if total == 1 else f'{noun}s'}")
 
 

@@ -236,6 +236,14 @@ def test_a_pdf_without_text_says_so_in_place_of_the_text() -> None:
     assert read.summary.startswith("2 pages; [Segue found no text")
 
 
+def test_what_was_filled_into_a_pdf_is_read_behind_its_pages() -> None:
+    text, box, signed = "/T (street) /FT /Tx /V (Via Po 4)", "/T (agreed) /FT /Btn /V /Off", "/T (by) /FT /Sig /V << >>"
+    form = [text, box, "/T (left open) /FT /Tx /V ()", signed]
+    read = read_file(PDF, pdf("Order form", form=form), 1000)
+    assert read.text == "Order form\n\n[form]\nstreet: Via Po 4\nagreed: /Off"
+    assert read_file(PDF, pdf("", form=form), 1000).text == "[form]\nstreet: Via Po 4\nagreed: /Off"
+
+
 @pytest.mark.sweep
 def test_a_text_that_is_too_long_says_where_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     read = read_file(TEXT, b"x" * 5000, 1000)
