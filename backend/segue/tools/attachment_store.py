@@ -35,7 +35,7 @@ AT_ONCE = 2  # files that a process reads and stores, each of them in memory
 
 _SHOWN = (attachments.c.id, attachments.c.name, attachments.c.media_type, attachments.c.size_bytes)
 _LISTED = (*_SHOWN, attachments.c.summary)
-_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)", re.IGNORECASE)
+_MARKUP = re.compile(rb"<\s*(?:!doctype|html|head|body)|mime-version:", re.IGNORECASE)  # a mail may have some packed
 
 
 @dataclass(eq=False, repr=False)

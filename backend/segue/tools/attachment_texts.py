@@ -11,6 +11,7 @@ import time
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from email import message_from_bytes, policy
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -39,9 +40,12 @@ PAGES_S: Final = 12.0  # for the pages of a PDF or the slides of a PPTX; those t
 MAX_UNFOLDED_BYTES: Final = 200_000_000
 MAX_ENTRIES: Final = 10_000  # of a ZIP file
 MAX_CHARS: Final = 10_000_000
+MAX_HEADER_BYTES: Final = 32_000  # of a mail, within which it says that it is one
 _SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txbxContent": "\n"}  # of DOCX and PPTX
 _BESIDE: Final = frozenset({"header", "footer", "footnotes", "endnotes", "diagramData", "chart", "notesSlide"})
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
+_MAIL: Final = re.compile(rb"(?i)(?:From .*\n)?(?:[!-9;-~]+:.*\n(?:[ \t].*\n)*)*?MIME-Version:")
+_HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")  # of a mail, as it is shown
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 _NO_TEXT: Final = "[Segue found no text in this file: its pages may be scanned images]"
 _UNREAD: Final = "[Segue could not read this part of the document]"
@@ -104,6 +108,10 @@ def read_file(kind: str, content: bytes, max_bytes: int) -> ReadFile:
 
 
 def _from_text(content: bytes) -> ReadFile:
+    if _MAIL.match(content[:MAX_HEADER_BYTES]):
+        words = _or_unread(lambda: _words_of_mail(message_from_bytes(content, policy=policy.default)))
+        if words != _UNREAD:  # else it is text at least
+            return ReadFile(TEXT, io.StringIO(words, newline=None).read())
     text = decoded(content)
     if text is None:
         raise UnreadableFile("The text is not valid UTF-8 or UTF-16. Save it as UTF-8.")
@@ -112,6 +120,27 @@ def _from_text(content: bytes) -> ReadFile:
         title, readable = from_html(text)
         return ReadFile("text/html", readable, title)
     return ReadFile("text/csv" if table_in(text.strip()) else TEXT, text)
+
+
+def _words_of_mail(mail: Any) -> str:
+    """Returns the headers of a mail as they are shown, its words, plain if there are such, and what is attached: texts
+    and mails whole, of others the names. Raises ValueError if nothing is in it.
+    """
+    lines = [f"{name}: {mail[name]}" for name in _HEADERS if mail[name]]
+    body = mail.get_body(("plain", "html"))
+    parts = [part for part in (body, *mail.iter_attachments()) if part is not None]  # one without headers is false
+    if not parts:
+        raise ValueError("no words")
+    for part in parts:
+        kind = part.get_content_type()
+        lines.append("" if part is body else f"\n[attached: {part.get_filename() or kind}]")
+        if kind == "message/rfc822":
+            lines.append(_words_of_mail(part.get_content()))
+        elif kind.startswith("text/"):
+            encoded = part.get_payload(decode=True)
+            text = decoded(encoded, part.get_content_charset()) or encoded.decode("cp1252", "replace")
+            lines.append(from_html(text)[1] if kind == "text/html" else text.strip())
+    return "\n".join(lines)
 
 
 def _from_pdf(content: bytes) -> ReadFile:

@@ -4,6 +4,8 @@ import io
 import re
 import zipfile
 from collections.abc import Callable
+from email.message import EmailMessage
+from email.policy import SMTP
 
 import pytest
 from openpyxl import Workbook
@@ -146,6 +148,31 @@ def test_a_hidden_sheet_is_read_and_marked_as_one() -> None:
         book.create_sheet(title).sheet_state = state
     book.save(written)
     assert read_file(XLSX, written.getvalue(), 1000).text == "# Sheet\n# Notes (hidden)\n# Margins (hidden)"
+
+
+def _mail(*attached: EmailMessage) -> EmailMessage:
+    mail = EmailMessage()
+    for name, value in (("From", "Zoë <zoe@x.org>"), ("Received", "from x"), ("Subject", "Größe 会议")):
+        mail[name] = value
+    mail.set_content("<p>Perché no?<p>Alle 10", subtype="html", cte="base64")
+    for each in attached:
+        mail.add_attachment(each)
+    return mail
+
+
+def test_a_mail_is_read_as_it_is_shown_with_the_mails_and_texts_in_it_and_the_names_of_its_files() -> None:
+    shown = "From: Zoë <zoe@x.org>\nSubject: Größe 会议\n\nPerché no?\nAlle 10"
+    mail = _mail(_mail())
+    mail.add_attachment("1;2", filename="a.csv", cte="base64")
+    mail.add_attachment(b"%PDF-1.4", maintype="application", subtype="pdf", filename="b.pdf")
+    read = read_file(TEXT, mail.as_bytes(policy=SMTP), 1000)
+    files = "[attached: a.csv]\n1;2\n\n[attached: b.pdf]"
+    assert (read.media_type, read.text) == (TEXT, f"{shown}\n\n[attached: message/rfc822]\n{shown}\n\n{files}")
+
+
+def test_a_text_that_is_no_mail_or_a_broken_one_stays_as_it_is() -> None:
+    for text in ("Note: x\n\nMIME-Version: 1.0", "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=x\n\nhi"):
+        assert read_file(TEXT, text.encode(), 1000).text == text
 
 
 def test_the_text_of_a_pdf_says_where_each_page_begins() -> None:
