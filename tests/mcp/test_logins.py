@@ -278,13 +278,15 @@ async def test_a_connection_whose_call_waits_for_its_handshake_makes_room_for_no
 ) -> None:
     monkeypatch.setattr("segue.mcp.oauth.personal_server.MAX_CONNECTIONS", 1)
     guarded = with_logins.model_copy(update={"auth": "api_key"})
-    said: dict[str, str] = {}
+    said, failures = dict[str, str](), dict[str, int]()
 
     async def asks(user: str) -> None:
         session = await speakers[user].new_session()
         provider.will_to(session, calls(("mcp_whoami", {})), says("Here."))
         await speakers[user].chat(session, f"Who am I in {session}?")
         said[user] = str(provider.requests[-1]["messages"][-1]["content"])
+        states = (await speakers[user].get(f"/sessions/{session}/tool-states"))["tool_states"]
+        failures[user] = states["mcp_whoami"]["consecutive_failures"]
 
     async with running(guarded) as client, AsyncExitStack() as stack:
         keys = {user: await new_key(guarded, user) for user in ("ada", "bob")}
@@ -300,6 +302,7 @@ async def test_a_connection_whose_call_waits_for_its_handshake_makes_room_for_no
         await asking
     assert "Too many users" in said["bob"]
     assert "This is ada." in said["ada"]
+    assert failures == {"ada": 0, "bob": 0}  # the tool is well, and stays with all
 
 
 async def asked_to_log_in(client: Client, provider: Provider, tool: str = "mcp_whoami", **body: str) -> tuple[str, str]:

@@ -136,7 +136,7 @@ class McpServers:
 
         for server in self.servers:
             if server.name == name and isinstance(server, PersonalServer):
-                with suppress(ToolFailed), anyio.move_on_after(5.0):
+                with suppress(ToolFailed, ToolRetry), anyio.move_on_after(5.0):
                     await server.welcome(owner)
 
     def _shared(self) -> "list[Supervisor]":

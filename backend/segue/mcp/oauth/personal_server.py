@@ -129,7 +129,7 @@ class UserConnections:
 
     @asynccontextmanager
     async def of(self, owner: str, access: Access) -> AsyncIterator[Supervisor]:
-        """Yields a user's connection once tried, and keeps it open. One without calls makes room. Raises ToolFailed."""
+        """Yields a user's connection once tried, and keeps it open. One without calls makes room. Raises ToolRetry."""
         found = self._open.get(owner)
         if found is None or found.bearer.access.login != access.login:
             self.retire(owner)
@@ -181,7 +181,7 @@ class UserConnections:
         if len(self._open) >= MAX_CONNECTIONS:
             idle = next((owner for owner, each in self._open.items() if not each.calls), None)
             if idle is None:
-                raise ToolFailed(f"Too many users call the MCP server {self.server} at once. Try again later.")
+                raise ToolRetry(f"Too many users call the MCP server {self.server} at once. Try again later.")
             self.retire(idle)
         bearer = Bearer(self.url, access, partial(self.grants.renewed, owner, self.server))
         supervisor = self.connect(auth=bearer)
@@ -264,7 +264,7 @@ class PersonalServer:
         self.stop()
 
     async def welcome(self, owner: str) -> None:
-        """Connects for a user who has just logged in, so that the tools are there. Raises ToolFailed."""
+        """Connects for a user who has just logged in, so that the tools are there. Raises ToolFailed, ToolRetry."""
         access = await self._access(owner)
         if access is not None:
             async with self._connections.of(owner, access) as supervisor:
