@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult, ToolAnnotations
+from mcp_types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
 from mcp_types import Tool as McpTool
 from structlog.testing import capture_logs
 
@@ -112,6 +112,26 @@ def test_an_error_that_says_why_in_its_structured_value_alone_fails_with_that() 
         value_of(CallToolResult(content=[], structured_content={"code": "no_such_mail"}, is_error=True), wrapped=False)
     with pytest.raises(ToolFailed, match="without a reason"):
         value_of(CallToolResult(content=[], is_error=True), wrapped=False)
+
+
+def test_what_a_server_says_beside_its_structured_value_is_kept_and_what_it_repeats_of_it_is_not() -> None:
+    def given(value: dict[str, Any], *texts: str, link: str = "") -> object:
+        blocks: list[Any] = [TextContent(text=text) for text in texts]
+        blocks += [ResourceLink(uri=link, name="b")] if link else []
+        return value_of(CallToolResult(content=blocks, structured_content=value), wrapped="result" in value)
+
+    about = {"path": "a.txt", "lines": 2}
+    assert given(about, "one\ntwo") == {**about, "text": "one\ntwo"}
+    linked = {"type": "resource_link", "uri": "file:///b", "name": "b", "mime_type": None, "size_bytes": None}
+    assert given(about, "{}", link="file:///b") == {**about, "files": [linked]}
+    assert given({"text": "a"}, "b") == [{"text": "a"}, "b"]
+    for value, texts in (
+        (about, json.dumps(about, indent=2)),
+        ({"n": "perché\n"}, "perché"),
+        ({"at": "file:///b"}, ""),
+    ):
+        assert given(value, texts, link="file:///b" if "at" in value else "") == value
+    assert given({"result": ["a", 5]}, "a", "5") == ["a", 5]
 
 
 async def test_annotations_and_config_become_the_spec(ours: McpServers) -> None:

@@ -303,12 +303,22 @@ def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
         return blocks[0] if len(blocks) == 1 else blocks or None
     if wrapped and isinstance(value, dict) and set(value) == {"result"}:
         value = value["result"]
-    # A server repeats its structured value as text, but not its images and files.
-    words = (mcp_types.TextContent, mcp_types.ResourceLink)
-    files = [_block(block) for block in result.content if not isinstance(block, words)]
-    if not files:
+    written = to_json(value).decode()
+    others = [_block(block) for block in result.content if not _repeats(block, written)]
+    if not others:
         return value
-    return value | {"files": files} if isinstance(value, dict) and "files" not in value else [value, *files]
+    texts = [each for each in others if isinstance(each, str)]
+    files = [each for each in others if not isinstance(each, str)]
+    beside = {name: said for name, said in (("text", "\n".join(texts)), ("files", files)) if said}
+    return value | beside if isinstance(value, dict) and value.keys().isdisjoint(beside) else [value, *others]
+
+
+def _repeats(block: mcp_types.ContentBlock, written: str) -> bool:
+    """Whether a block says no more than the structured value, in JSON: most servers repeat that for older clients."""
+    if not isinstance(block, mcp_types.TextContent):
+        return isinstance(block, mcp_types.ResourceLink) and block.uri in written
+    said = _block(block)
+    return not isinstance(said, str) or json.dumps(said.strip(), ensure_ascii=False)[1:-1] in written
 
 
 def _value_in(packed: str, *, wrapped: bool) -> object:
