@@ -217,7 +217,11 @@ async def verified(turn: TurnCalls, request: RequestedCall, tool: Tool | None, o
     if outcome.status != "unknown" or tool is None or tool.spec.verify is None:
         return outcome
     check = await _check(turn, request, tool.spec, tool.spec.verify)
-    left_s = await _seconds_left(turn, request, tool.spec) if check is not None and not check[2] else 0.0
+    left_s = 0.0
+    if check is not None and not check[2]:
+        context, allowed_s = turn.context, tool.spec.timeout_s or turn.context.settings.tool_timeout_s
+        began = await context.transact(results.started_at, request.id)
+        left_s = (began + timedelta(seconds=allowed_s) - context.clock()).total_seconds()
     if left_s > MAX_WAIT_S:
         return outcome
     if left_s > 0:
@@ -257,14 +261,6 @@ async def _check(
     found = await run_call(turn, ReadyCall(call, reads))
     shows = await took_effect(check, found)
     return None if shows is None else (call.id, found, shows)
-
-
-async def _seconds_left(turn: TurnCalls, request: RequestedCall, spec: ToolSpec) -> float:
-    """Returns the seconds left of the timeout of a call that did not answer."""
-    context = turn.context
-    began = await context.transact(results.started_at, request.id)
-    allowed = timedelta(seconds=spec.timeout_s or context.settings.tool_timeout_s)
-    return (began + allowed - context.clock()).total_seconds()
 
 
 async def _ruled(turn: TurnCalls, call: ReadyCall | SettledCall) -> ReadyCall | SettledCall:

@@ -121,10 +121,8 @@ class OAuthClientConfig(_OfFile):
 
     def expanded(self, expand: Callable[[str, str], str]) -> "OAuthClientConfig":
         """Returns it with variables filled in; `expand` takes a text and the name of its field."""
-        changes: dict[str, object] = {}
-        for name in ("client_id", "issuer"):
-            if (text := getattr(self, name)) is not None:
-                changes[name] = expand(text, name)
+        texts = ((name, getattr(self, name)) for name in ("client_id", "issuer"))
+        changes: dict[str, object] = {name: expand(text, name) for name, text in texts if text is not None}
         if self.client_secret is not None:
             changes["client_secret"] = SecretStr(expand(self.client_secret.get_secret_value(), "client_secret"))
         return self.model_copy(update=changes)

@@ -6,7 +6,7 @@ comes with its call's response. Over stdio it is the only running call's, unless
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -216,7 +216,6 @@ class Questions:
 def _left_off(answers: Sequence[UserAnswer]) -> mcp_types.InputRequiredResult | None:
     """Returns where the call left off when it asked the question that was answered last."""
     state = answers[-1].state if answers else None
-    try:
+    with suppress(ValidationError):
         return mcp_types.InputRequiredResult.model_validate(state) if state is not None else None
-    except ValidationError:
-        return None
+    return None

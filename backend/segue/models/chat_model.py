@@ -23,7 +23,7 @@ from segue.models import amended_requests, normal_form, refusals, traced_call
 from segue.models.calls_in_text import ADVICE, read_calls
 from segue.models.model_settings import ModelSettings
 from segue.models.reply import AnswerSchema, ProviderModel, Reply, RequestOptions, ToolChoiceMode, estimated_input
-from segue.models.streamed_answer import Listener, ReadCalls, StreamedAnswer, within_pauses
+from segue.models.streamed_answer import Listener, StreamedAnswer, within_pauses
 from segue.models.tool_schemas import Bounds, BoundTools, ToolBindings, as_shown_calls, meant_call
 from segue.secret_files import LiveKeys
 from segue.users.prices import Tariff
@@ -65,13 +65,9 @@ class ModelRequest:
             listener.on_asked()
             tell, own_name = listener.on_call, self.bound.own_name
             listener = replace(listener, on_call=lambda piece: tell(replace(piece, name=own_name(piece.name))))
-        return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=self.read_calls)
-
-    @property
-    def read_calls(self) -> ReadCalls | None:
-        """Returns a reader of calls in the text of the answer, None if it may call nothing."""
         read = partial(read_calls, tools=self.parts.tools, names=self.bound.names, messages=self.messages)
-        return read if self.parts.tools and self.parts.tool_choice != "none" else None
+        may_call = self.parts.tools and self.parts.tool_choice != "none"
+        return StreamedAnswer(listener, begins_inside=begins_inside, read_calls=read if may_call else None)
 
 
 PROBE_TOOL = ToolSpec("current_time", "Returns the time.", {"type": "object", "properties": {}}, source="builtin")

@@ -45,7 +45,6 @@ _SIGNS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "txb
 _BESIDE: Final = frozenset({"header", "footer", "footnotes", "endnotes", "diagramData", "chart", "notesSlide"})
 _NOT_WORDS: Final = frozenset({"pPr", "rPr", "sectPr", "moveFrom", "Fallback"})  # the last repeats a text box
 _MAIL: Final = re.compile(rb"(?i)(?:From .*\n)?(?:[!-9;-~]+:.*\n(?:[ \t].*\n)*)*?MIME-Version:")
-_HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")  # of a mail, as it is shown
 _PAGES: Final = re.compile(r"(?:the first \d+ of )?(\d+) pages?\b")
 _NO_TEXT: Final = "[Segue found no text in this file: its pages may be scanned images]"
 _UNREAD: Final = "[Segue could not read this part of the document]"
@@ -123,10 +122,8 @@ def _from_text(content: bytes) -> ReadFile:
 
 
 def _words_of_mail(mail: Any) -> str:
-    """Returns the headers of a mail as they are shown, its words, plain if there are such, and what is attached: texts
-    and mails whole, of others the names. Raises ValueError if nothing is in it.
-    """
-    lines = [f"{name}: {mail[name]}" for name in _HEADERS if mail[name]]
+    """Returns a mail as it is shown, with texts and mails in it and names of files. Raises ValueError if empty."""
+    lines = [f"{name}: {mail[name]}" for name in ("From", "To", "Cc", "Date", "Subject") if mail[name]]
     body = mail.get_body(("plain", "html"))
     parts = [part for part in (body, *mail.iter_attachments()) if part is not None]  # one without headers is false
     if not parts:

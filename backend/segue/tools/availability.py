@@ -95,7 +95,7 @@ class ToolAvailability:
 
     async def reset(self, connection: Connection, session_id: str, tools: Collection[str]) -> dict[str, Changed]:
         """Makes failed tools and those that a person has set available; `committed` comes after the transaction."""
-        now, stored = self.clock(), await tool_states.load_states(connection, session_id)
+        now, (stored, _) = self.clock(), await tool_states.load_with_holds(connection, session_id)
         return {
             tool: await tool_states.change_state(
                 connection, session_id, tool, lambda health: tool_health.reset(health, now), known=stored[tool], now=now

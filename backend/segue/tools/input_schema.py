@@ -4,6 +4,7 @@ counted before they are followed, and only a cheap error is explained. jsonschem
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -70,11 +71,9 @@ def faults_of(tool: Tool, args: dict[str, Any]) -> list[str]:
 
 def accepts(tool: Tool, args: dict[str, Any]) -> bool:
     """Whether a call with these arguments would reach the tool."""
-    try:
-        check_args(tool, args)
-    except (ToolRetry, ToolFailed):
-        return False
-    return True
+    with suppress(ToolFailed):
+        return not faults_of(tool, args)
+    return False
 
 
 def faults_by(schema: str, value: object) -> list[str]:

@@ -109,9 +109,8 @@ def _made(each: object, where: str) -> Tool:
 
 
 @lru_cache(maxsize=4)
-def _installed(path: tuple[str, ...]) -> tuple[tuple[object, str], ...]:
-    """Returns the objects behind the entry points of the packages on this path, each with its origin."""
-    del path  # what is installed on it is read once
+def _installed(_: tuple[str, ...]) -> tuple[tuple[object, str], ...]:
+    """Returns the objects behind the entry points of the packages on this path, each with its origin; reads it once."""
     found: list[tuple[object, str]] = []
     for entry in entry_points(group=ENTRY_POINTS):
         where = f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS}"

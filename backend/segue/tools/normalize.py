@@ -9,6 +9,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from dataclasses import fields as dataclass_fields
 from datetime import date, datetime, time
@@ -182,11 +183,10 @@ def kind_of_bytes(content: bytes) -> str | None:
 
 
 def _text_or_unknown(encoded: str) -> str:
-    try:
+    with suppress(UnicodeDecodeError):
         _decoded(encoded).decode()
-    except UnicodeDecodeError:
-        return UNKNOWN
-    return "text/plain"
+        return "text/plain"
+    return UNKNOWN
 
 
 def _is_varied(encoded: str) -> bool:
@@ -198,10 +198,9 @@ def _is_varied(encoded: str) -> bool:
 def _decoded(encoded: str) -> bytes:
     """Takes both alphabets, with and without padding; returns b"" for anything but base64."""
     plain = encoded.rstrip("=").translate(_PLAIN)
-    try:
+    with suppress(NotBase64):
         return b64decode(plain + "=" * (-len(plain) % 4))
-    except NotBase64:
-        return b""
+    return b""
 
 
 PayloadKind = Literal["json", "text"]

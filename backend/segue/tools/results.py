@@ -21,7 +21,7 @@ from segue.domain.session import READ_ATTACHMENT, RequestedCall
 from segue.domain.tool import CallEffect, CallStatus, Reference, ToolCall, TurnEffect, UnreadableCall
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.normalize import Payload, PayloadKind, described, payload_of, read_payload, value_in
-from segue.tools.retention import evict, payload_values, storing
+from segue.tools.retention import evict, storing
 from segue.tools.run import CallOutcome, lost
 from segue.tools.summaries import preview, summarise_failure, summary_line, text_in
 from segue.tools.tool_settings import ToolSettings
@@ -80,7 +80,7 @@ async def finish_call(
 ) -> tuple[ToolCall, Reference]:
     """Records the outcome of a call once, or that of one that `was` unknown: a second one for the same call raises."""
     payload = outcome.payload
-    stored = payload.size_bytes > 0
+    stored, until = payload.size_bytes > 0, settings.result_expires_at(now)
     shown = text_in(payload.shown) or payload.shown_text if stored else outcome.error or ""
     values = {
         **{name: getattr(outcome, name) for name in ("status", "error", "duration_ms", "settled_by")},
@@ -88,10 +88,10 @@ async def finish_call(
         "preview": preview(shown, max_chars=settings.tool_result_preview_chars),
         "identifiers": list(outcome.identifiers) or None,
         "size_bytes": payload.size_bytes,
-        "expires_at": settings.result_expires_at(now) if stored else None,
+        "expires_at": until if stored else None,
     }
     parameters = {_OUTCOME[name].key: value for name, value in values.items()}
-    parameters |= payload_values(payload, until=settings.result_expires_at(now))
+    parameters |= {"size": payload.size_bytes, "stored_kind": payload.kind, "stored_text": payload.text, "until": until}
     row = (await connection.execute(_FINISH, {"ended_call": call.id, "was": was, **parameters})).one()
     if stored and (beyond := row.stored_before + payload.size_bytes - settings.tool_result_session_bytes) > 0:
         await evict(connection, row.session_id, min(beyond, row.stored_before), now=now)  # the newest is always kept

@@ -3,21 +3,14 @@ payload has the session's byte count before it, so the lowest counts are the old
 """
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import CTE, BigInteger, Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.engine import Connection
 from segue.db.models import sessions, tool_calls, tool_results
-from segue.tools.normalize import Payload
 
 BATCH = 250
-
-
-def payload_values(payload: Payload, *, until: datetime) -> dict[str, Any]:
-    """Returns the parameters of a statement of `storing`."""
-    return {"size": payload.size_bytes, "stored_kind": payload.kind, "stored_text": payload.text, "until": until}
 
 
 async def evict(connection: Connection, session_id: str, beyond: int, *, now: datetime) -> None:
@@ -33,7 +26,9 @@ async def drop_expired(connection: Connection, *, now: datetime) -> list[int]:
 
 
 def storing(call: CTE) -> ReturningInsert[int]:
-    """Returns a part of a statement that stores the payload of a row of `tool_calls`, if it has any bytes."""
+    """Returns a part of a statement that stores the payload of a row of `tool_calls`, if it has any bytes. Parameters
+    are its `size`, `stored_kind`, `stored_text`, and `until` when it is kept.
+    """
     size = bindparam("size", type_=BigInteger)
     counted = (
         update(sessions)

@@ -61,10 +61,6 @@ def read_states(value: Mapping[str, Any] | None) -> dict[str, ToolHealth]:
     return {tool: _readable(tool, health, version) for tool, version, health in stored}
 
 
-async def load_states(connection: Connection, session_id: str) -> dict[str, ToolHealth]:
-    return read_states((await connection.execute(_LOAD, {"at_session": session_id})).scalar_one())
-
-
 async def load_with_holds(connection: Connection, session_id: str) -> tuple[dict[str, ToolHealth], dict[str, ToolHold]]:
     """Returns the states and holds that decide which tools may run in a session."""
     row = (await connection.execute(_LOAD_WITH_HOLDS, {"at_session": session_id})).one()
@@ -123,7 +119,7 @@ async def change_state(
     stored = known
     for _ in range(ATTEMPTS):
         if stored is None:
-            stored = (await load_states(connection, session_id)).get(tool, NEVER_RAN)
+            stored = (await load_with_holds(connection, session_id))[0].get(tool, NEVER_RAN)
         changed = Changed(stored, replace(transition(stored), version=stored.version + 1))
         after = {"version": changed.after.version, "status": changed.after.status, "health": _written(changed.after)}
         row = {"session_id": session_id, "tool": tool, "updated_at": now, **after}
@@ -237,7 +233,6 @@ def _readable(tool: str, health: Any, version: int) -> ToolHealth:
 
 
 _UNREADABLE = ToolHealth(reason="Its stored state could not be read: it starts anew.", reason_code="state_unreadable")
-_LOAD = sa.select(states_of(sa.bindparam("at_session")))
 _LOAD_WITH_HOLDS = sa.select(states_of(sa.bindparam("at_session")).label("states"), all_holds().label("holds"))
 _HELD_AGAINST = sa.or_(
     tool_states.c.status != "available", tool_states.c.health["consecutive_failures"] > sa.literal_column("'0'::jsonb")

@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from segue.domain.tool import SettlingCheck, ToolContext, ToolFunction, ToolSpec
+from segue.domain.tool import SettlingCheck, ToolFunction, ToolSpec
 from segue.tools.paging import InvalidPath, at_path, check_path
 from segue.tools.run import CallOutcome
 
@@ -79,10 +79,4 @@ def without_argument(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def with_call_id(run: ToolFunction, name: str) -> ToolFunction:
     """Returns the function as it runs: given the id of the call in the argument called `name`, if it has one."""
-    if not name:
-        return run
-
-    async def run_with_id(args: dict[str, Any], context: ToolContext) -> object:
-        return await run({**args, name: context.tool_call_id}, context)
-
-    return run_with_id
+    return (lambda args, context: run({**args, name: context.tool_call_id}, context)) if name else run

@@ -141,10 +141,9 @@ def _compiled(schema: Mapping[str, Any]) -> InputSchema:
 
 def _parses(read: Callable[[str], object]) -> Callable[[str], bool]:
     def parses(text: str) -> bool:
-        try:
+        with suppress(ValueError):
             return bool(read(text))
-        except ValueError:
-            return False
+        return False
 
     return parses
 

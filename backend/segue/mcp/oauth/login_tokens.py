@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
-from sqlalchemy import ColumnElement, Delete, Insert, Row, Table, Update, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Insert, Table, Update, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from segue.db.engine import Connection, Database
@@ -146,9 +146,7 @@ class Grants:
         return await self._renew(row, grant)
 
     async def row(self, owner: str, server: str) -> LoginRow | None:
-        mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
-        async with self._database.read_only() as connection:
-            return _read((await connection.execute(mine)).one_or_none())
+        return next((row for row in await self.rows(owner) if row.server == server), None)
 
     async def rows(self, owner: str) -> list[LoginRow]:
         """Returns a user's rows, also those that no longer open."""
@@ -183,7 +181,8 @@ class Grants:
         """Deletes a login, then tells its authorization server. Returns False if there was none."""
         mine = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
         async with self._database.transaction() as connection:
-            row = _read((await connection.execute(mine.returning(*_COLUMNS))).one_or_none())
+            ended = (await connection.execute(mine.returning(*_COLUMNS))).one_or_none()
+        row = LoginRow(**ended._asdict()) if ended else None
         if row is not None and (grant := self.opened(row)) is not None:
             await self._revoke(grant)
         return row is not None
@@ -280,10 +279,6 @@ class Grants:
         """Returns whether there was a row to change."""
         async with self._database.transaction() as connection:
             return (await connection.execute(statement)).rowcount > 0
-
-
-def _read(row: Row[Any] | None) -> LoginRow | None:
-    return None if row is None else LoginRow(**row._asdict())
 
 
 def _as_read(row: LoginRow) -> list[ColumnElement[bool]]:

@@ -89,10 +89,9 @@ class Bearer(httpx2.Auth):
     async def _other_than(self, refused: Access) -> Access | None:
         if self.access != refused:  # a call beside this one was quicker
             return self.access
-        try:
+        with suppress(OAuthFault, AppError):  # the caller is told, and the next call tries again
             return await self._renew(refused)
-        except (OAuthFault, AppError):
-            return None  # the caller is told, and the next call tries again
+        return None
 
 
 def _with(request: httpx2.Request, access: Access) -> httpx2.Request:

@@ -234,7 +234,9 @@ class Endpoint:
             if "html" in kind:
                 raise ValueError("a page for people")
             if "event-stream" not in kind and (not body.get("stream") or "json" in kind):
-                yield await self._whole(response)  # also from an endpoint that does not stream
+                with self._reading():  # also from an endpoint that does not stream
+                    whole = b"".join([piece async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes)])
+                yield self._checked(read_json(whole))
                 yield {}
                 return
             with self._reading(), suppress(*_CUT):
@@ -248,11 +250,6 @@ class Endpoint:
                         yield self._checked(read_json(data))
         finally:
             await response.aclose()
-
-    async def _whole(self, response: httpx2.Response) -> dict[str, Any]:
-        with self._reading():
-            body = b"".join([piece async for piece in bounded(response.aiter_bytes(), self.max_answer_bytes)])
-        return self._checked(read_json(body))
 
     def _checked(self, body: Any) -> dict[str, Any]:
         if (refused := self.refusals.within(body)) is not None:
