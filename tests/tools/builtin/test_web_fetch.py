@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from segue.domain.tool import Tool, ToolContext, ToolFailed, ToolRetry
+from segue.domain.tool import Tool, ToolContext, ToolRetry
 from segue.net.addresses import IPAddress, is_public, resolve_host
 from segue.net.http_client import checked_client
 from segue.tools.builtin.web_fetch import MAX_TEXT_CHARS, from_html, web_fetch_tool
@@ -19,6 +19,7 @@ from segue.tools.run import run_tool
 from segue.tools.tool_health import counts
 from segue.tools.tool_settings import ToolSettings
 from tests.support.patience import PATIENCE_S
+from tests.support.redis_servers import free_port
 
 HERE = "127.0.0.1"
 CONTEXT = ToolContext(
@@ -377,15 +378,22 @@ async def test_a_server_in_trouble_is_that_pages_and_takes_the_tool_from_nobody(
     "garbage",
     [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Type: text/plain\r\n\r\nab"],
 )
-async def test_an_answer_that_is_no_http_is_a_plain_failure(garbage: bytes, site: Site, fetch: Tool) -> None:
+async def test_an_answer_that_is_no_http_is_that_pages_too(garbage: bytes, site: Site, fetch: Tool) -> None:
     site.answers["/"] = garbage
-    with pytest.raises(ToolFailed, match="could not be read"):
-        await run(fetch, site.url())
+    outcome = await run_tool(fetch, {"url": site.url()}, CONTEXT, settings=ToolSettings())
+    assert (outcome.error or "").startswith("The page's server gave no answer that can be read.")
+    assert not counts(outcome)
+
+
+async def test_a_server_that_cannot_be_reached_counts_as_it_may_be_our_own_network(fetch: Tool) -> None:
+    outcome = await run_tool(fetch, {"url": f"http://shop.test:{free_port()}/"}, CONTEXT, settings=ToolSettings())
+    assert outcome.error == "The page's server could not be reached."
+    assert counts(outcome)
 
 
 async def test_a_server_that_does_not_answer_is_left_after_the_total_time(site: Site) -> None:
     async with checked_client(is_allowed=lambda _: True) as client:
-        with pytest.raises(ToolFailed, match=r"within 0\.1 seconds"):
+        with pytest.raises(ToolRetry, match=r"within 0\.1 seconds"):
             await run(web_fetch_tool(client=client, timeout_s=0.1), site.url("/never", HERE))
 
 
@@ -397,7 +405,7 @@ async def test_a_page_that_takes_long_to_read_is_given_up_and_none_of_our_thread
     site.answers["/"] = answer(f"<p {' '.join(f'a{number}' for number in range(40_000))}>x</p>")
     site.answers["/plain"] = answer(ARTICLE)
     async with checked_client(is_allowed=lambda _: True) as client:
-        with pytest.raises(ToolFailed, match=r"not read(: that takes longer than| within) 0\.5 s"):
+        with pytest.raises(ToolRetry, match=r"not read(: that takes longer than| within) 0\.5 s"):
             await run(web_fetch_tool(client=client, timeout_s=0.5), site.url("/", HERE))
     stacks = (traceback.walk_stack(frame) for frame in sys._current_frames().values())  # noqa: SLF001 (as documented)
     assert not [frame for stack in stacks for frame, _ in stack if frame.f_code is from_html.__code__]

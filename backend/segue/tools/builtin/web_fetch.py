@@ -106,9 +106,9 @@ def web_fetch_tool(*, client: httpx2.AsyncClient, timeout_s: float = 20.0) -> To
                 # Not in a thread: libxml2 takes the square of the attributes of one element.
                 return await in_child_process(_readable, *await _fetch(client, arguments["url"]), deadline_s=timeout_s)
         except TooMuch as error:
-            raise ToolFailed(f"The page was not read: that {error}.") from error
+            raise ToolRetry(f"The page was not read: that {error}. Try another address.") from error
         except TimeoutError:
-            raise ToolFailed(f"The page was not read within {timeout_s:g} seconds.") from None
+            raise ToolRetry(f"The page was not read within {timeout_s:g} seconds. Try another address.") from None
 
     return Tool(spec=replace(defined("web_fetch"), timeout_s=timeout_s + 5), run=run, summarise=_summary)
 
@@ -143,10 +143,11 @@ async def _fetch(client: httpx2.AsyncClient, address: str) -> _Body:
         raise ToolRetry("web_fetch refuses addresses that are not public.") from None
     except NoSuchHost:
         raise ToolRetry("There is no such host. Check the address, or try another.") from None
-    except httpx2.TimeoutException:
-        raise ToolFailed("The page's server did not answer in time.") from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
-        raise ToolFailed("The page's server could not be reached, or its answer could not be read.") from None
+    except (httpx2.ConnectError, httpx2.ConnectTimeout):  # it may be our own network that is down
+        raise ToolFailed("The page's server could not be reached.") from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        why = "fell silent" if isinstance(error, httpx2.TimeoutException) else "gave no answer that can be read"
+        raise ToolRetry(f"The page's server {why}. Try another address.") from None
 
 
 @asynccontextmanager
