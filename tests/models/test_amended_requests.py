@@ -113,6 +113,14 @@ TOO_LONG = {
     "Ollama": (400, "prompt too long; exceeded max context length by 4 tokens"),
     "Zhipu": (400, "Prompt exceeds max length"),
     "vLLM": (400, "max_tokens must be at least 1, got -123."),
+    "OpenAI through a gateway": (
+        400,
+        "Input tokens exceed the configured limit. Please reduce the length of the messages.",
+    ),
+    "Cerebras through LiteLLM": (
+        400,
+        'litellm.BadRequestError: {"code":"context_length_exceeded","message":"Too long."}',
+    ),
     "LM Studio": (500, "Context size has been exceeded."),
     "OpenAI's longest text": (400, "Invalid 'messages[1].content': string too long. Expected at most 1048576."),
     "OpenAI's limit of tokens a minute": (
