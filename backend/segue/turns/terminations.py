@@ -5,7 +5,6 @@ statement checks what was read, so only one process ends the turn. A call that i
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -64,13 +63,11 @@ async def end_turn(
     lease was renewed or another process has recovered it. Several statements: to be called in a transaction.
     """
     is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
-    values, is_told = held(turn.key, turn.epoch), outbox_of(connection) is not None
-    if isinstance(turn, NeglectedTurn):
-        ending = _ending((*IS_HELD, is_neglected), error, finished_at=sa.func.now(), is_told=is_told)
-    else:
-        did = run_failed(timeline) if timeline else {}
-        ending = _ending(IS_HELD, error, finished_at=sa.literal(now), is_told=is_told, did=did)
-    if (await connection.execute(ending, values)).one_or_none() is None:
+    of_neglected, of_claim = ((*IS_HELD, is_neglected), sa.func.now()), (IS_HELD, sa.literal(now))
+    which, at = of_neglected if isinstance(turn, NeglectedTurn) else of_claim
+    did = run_failed(timeline) if timeline else {}
+    ending = _ending(which, error, finished_at=at, is_told=outbox_of(connection) is not None, did=did)
+    if (await connection.execute(ending, held(turn.key, turn.epoch))).one_or_none() is None:
         return None
     if error.code == TURN_CANCELLED:
         error = await note_approval(connection, turn.key.turn_id)
@@ -281,7 +278,7 @@ def _ending(
     *,
     finished_at: sa.ColumnElement[datetime],
     is_told: bool,
-    did: Mapping[str, Any] = MappingProxyType({}),
+    did: Mapping[str, Any],
 ) -> sa.Select[tuple[str]]:
     ended = (
         sa.update(turns)

@@ -37,7 +37,6 @@ from segue.turns.turn_settings import TurnSettings
 if TYPE_CHECKING:  # cryptography is slow to import
     from segue.mcp.oauth.login_tokens import Seal
 
-
 MAX_EVENT_BYTES: Final = 32_000
 WINDOW_S: Final = 300
 ROLLED_LASTS: Final = timedelta(days=1)
