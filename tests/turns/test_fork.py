@@ -11,7 +11,7 @@ from segue import tool
 from segue.config import Settings
 from segue.domain.ids import new_id, utc_now
 from tests.support.branches import branches, burn, code, retry, talk, texts
-from tests.support.provider import Provider, calls, says
+from tests.support.provider import Provider, calls, fails, says
 from tests.support.results import listed, loaded
 from tests.support.service import Client, running
 from tests.support.steering import TIME, after, told
@@ -347,3 +347,32 @@ async def test_a_fork_takes_no_more_room_for_files_than_their_user_has(settings:
         assert (refused.status_code, refused.json()["code"]) == (413, "attachment_quota_exceeded")
         assert len((await client.get("/sessions"))["items"]) == 1
         assert (await client.http.post(path, json={"message_id": plain["message"]["id"]})).status_code == 201
+
+
+async def test_operators_see_no_turn_again_because_it_was_copied_or_imported(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    provider.will(says("Ciao!"), fails(401))
+    await client.chat(session, "ciao")
+    await client.send(session, "come va?")
+    source, failed = await client.turns(session)
+    copy = (await forked(client, session, (await client.messages(session))[-1]))["id"]
+    provider.will(says("好的"))
+    earlier = [{"role": "user", "content": "你好"}, {"role": "assistant", "content": "你好！"}]
+    said = {"model": "segue", "messages": [*earlier, {"role": "user", "content": "谢谢"}]}
+    assert (await client.http.post("/v1/chat/completions", json=said)).status_code == 200
+
+    async def seen() -> tuple[list[str], int]:
+        [user] = (await client.get("/ops/users"))["items"]
+        ended = (await client.get("/ops/turns", status="any"))["items"]
+        return [each["turn_id"] for each in ended], user["overview"]["turns_today"]
+
+    [newest, *older], today = await seen()
+    assert (older, today) == ([failed["turn_id"], source["turn_id"]], 3)
+    assert (await client.get("/ops/turns", status="failed", session_id=copy))["items"] == []
+    provider.will(says("Bene."))
+    again = (await client.turns(copy))[-1]["turn_id"]
+    assert (await retry(client, copy, again)).status_code == 200
+    ended, today = await seen()
+    assert ({*ended}, today) == ({again, newest, *older}, 4)

@@ -15,6 +15,7 @@ from segue.db.engine import Connection, Database
 from segue.db.models import api_keys, sessions, turns, usage, user_limits
 from segue.domain.field_types import doc
 from segue.domain.ids import first_id
+from segue.history.fork_and_import import KEPT_OF_AN_ID
 from segue.turns.queries import RUNS_ITSELF
 from segue.users.usage import IS_COMPLETE
 
@@ -30,6 +31,11 @@ _STATUSES = ("queued", "running", "completed", "failed", "cancelled")
 _HUGE: Final = 10**15
 _WHOLE, _BY_BUCKET, _BY_CODE, _BY_MODEL = 0b1111, 0b0111, 0b1011, 0b1100
 COUNTED: Final = 1_000
+
+# None that was imported has run, nor a fork's copy that is not run again: its id begins as that of its session ends.
+_COPIED: Final = sa.func.substr(turns.c.id, 6, KEPT_OF_AN_ID) == sa.func.right(turns.c.session_id, KEPT_OF_AN_ID)
+_BEGAN: Final = turns.c.started_at.is_not(None) | (turns.c.status != "completed")
+HAS_RUN: Final = _BEGAN & (~_COPIED | turns.c.timeline.is_not(None))
 
 _SPANS: Final[Mapping[Period, tuple[int, int]]] = {"hour": (60, 60), "day": (96, 900)}  # buckets, seconds of each
 
@@ -167,8 +173,7 @@ def _recent() -> sa.FromClause:
     newest = (
         sa.select(turns)
         .where(turns.c.id >= sa.bindparam("first", type_=sa.Text), turns.c.id < sa.bindparam("behind", type_=sa.Text))
-        .where(turns.c.created_at >= sa.bindparam("since"))
-        .where(RUNS_ITSELF, (turns.c.started_at.is_not(None)) | (turns.c.status != "completed"))
+        .where(turns.c.created_at >= sa.bindparam("since"), RUNS_ITSELF, HAS_RUN)
         .order_by(turns.c.id.desc())
         .limit(sa.bindparam("most", type_=sa.Integer))
         .subquery("newest")
@@ -274,11 +279,10 @@ def _counts() -> sa.Select[Any]:
     keys = sa.select(sa.func.count()).where(api_keys.c.owner == names.c.name, in_force).scalar_subquery()
     owned = sa.select(sa.func.count()).select_from(latest()).scalar_subquery()
     active = latest(sessions.c.updated_at >= midnight)
-    of_session = sa.select(turns.c.created_at, turns.c.status, turns.c.started_at)
+    of_session = sa.select(turns.c.created_at, HAS_RUN.label("has_run"))
     of_session = of_session.where(turns.c.session_id == active.c.id).order_by(turns.c.seq.desc())
     newest = of_session.limit(COUNTED).lateral("newest")
-    ran = newest.c.started_at.is_not(None) | (newest.c.status != "completed")  # a copy of a fork's never did
-    today = (newest.c.created_at >= midnight, ran)
+    today = (newest.c.created_at >= midnight, newest.c.has_run)
     begun = sa.select(sa.literal(1)).join_from(active, newest, sa.literal(value=True)).where(*today).correlate(names)
     turns_today = sa.select(sa.func.count()).select_from(begun.limit(COUNTED).subquery()).scalar_subquery()
     counts = {"keys": keys, "sessions": sa.func.least(owned, COUNTED), "turns_today": turns_today}

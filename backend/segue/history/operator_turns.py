@@ -24,7 +24,7 @@ from segue.domain.ids import first_id
 from segue.domain.session import PromptReport, TurnReport, TurnStatus, Usage, first_words
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
 from segue.domain.tool import CallStatus
-from segue.history.operator_figures import SKEW
+from segue.history.operator_figures import HAS_RUN, SKEW
 from segue.turns.queries import RUNS_ITSELF, lease_left, report_of, status_of
 from segue.turns.run_record import ActivityReport, prompt_of, read_activity, run_of
 
@@ -82,8 +82,8 @@ class TurnFilter(BaseModel):
 async def list_any(
     connection: Connection, filters: TurnFilter, *, words: bool = False, before: str | None = None, limit: int
 ) -> list[OpsTurn]:
-    """Returns open turns, or those of a status, newest first; with `words` also how their messages begin."""
-    statement = _turns().where(*_fits(filters), if_given(turns.c.id, before, lt))
+    """Returns open turns, or those of a status, newest first, no copies; with `words` also how their messages begin."""
+    statement = _turns().where(HAS_RUN, *_fits(filters), if_given(turns.c.id, before, lt))
     if words:
         of_user = (messages.c.turn_id == turns.c.id) & (messages.c.role == "user")
         first = select(func.left(messages.c.content, READ_CHARS)).where(of_user).order_by(messages.c.seq).limit(1)
@@ -243,8 +243,6 @@ async def timeline_of(connection: Connection, cache: Cache, turn_id: str) -> Tur
     """Raises NotFound for a turn that is in no session."""
     found = await find_any(connection, turn_id)
     row = (await connection.execute(select(turns).where(turns.c.id == turn_id))).one()
-    calls = await _tool_calls(connection, turn_id)
-    approval = await _approval(connection, row)
     [turn] = await with_activity(cache, [found])
     report = report_of(row)
     stored = _stored(row, report)
@@ -260,11 +258,11 @@ async def timeline_of(connection: Connection, cache: Cache, turn_id: str) -> Tur
         usage=report.usage if report else run.usage,
         prompt=prompt_of(row, report) if report else None,
         attempts=[*earlier, *_last_attempt(turn, earlier)],
-        waits=[*_queued(turn, earlier), *approval],
+        waits=[*_queued(turn, earlier), *await _approval(connection, row)],
         nodes=[TimedNode(each.node, _at(turn, each), each.duration_ms) for each in run.nodes],
         model_calls=_model_calls(turn, run),
         model_calls_left_out=run.left_out,
-        tool_calls=calls,
+        tool_calls=await _tool_calls(connection, turn_id),
     )
 
 
