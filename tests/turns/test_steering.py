@@ -129,6 +129,41 @@ async def test_who_steers_gets_the_answer_of_the_turn_that_read_it_on_any_instan
         assert told(await there.messages(session))[3] == ("user", "in Rome")
 
 
+async def test_a_turn_that_is_run_again_does_not_read_a_message_whose_own_turn_has_begun(
+    settings: Settings, provider: Provider
+) -> None:
+    settings, noted, asked = settings.model_copy(update={"shutdown_grace_s": 0.2}), list[str](), asyncio.Event()
+
+    @tool(effect="write")
+    async def note(item: str) -> str:
+        """Notes an item."""
+        noted.append(item)
+        return item
+
+    async def ask(client: Client) -> None:
+        body, key = {"message": "what time is it?", "background": True}, {"Idempotency-Key": "k"}
+        await client.http.post(f"/sessions/{session}/chat", json=body, headers=key)
+
+    async def answer(_: dict[str, Any]) -> Response:
+        await ask(client)
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with running(settings, tools=[note]) as client:
+        session = await client.new_session()
+        provider.will(after(client, session, fails(503), "note milk"), calls(("note", {"item": "milk"})), answer)
+        await ask(client)
+        await asked.wait()
+    provider.will(calls(TIME), says("Noon."), calls(("note", {"item": "milk"})), says("Noted."))
+    async with running(settings, tools=[note]) as client:
+        first, second = await client.ended(session, 2)
+        history = await client.messages(session)
+    assert [each["answer"]["message"]["content"] for each in (first, second)] == ["Noon.", "Noted."]
+    assert [each["turn_id"] for each in history if each["role"] == "user"] == [first["turn_id"], second["turn_id"]]
+    assert noted == ["milk"]
+
+
 async def test_a_turn_has_ten_messages_to_read_at_most_and_no_more_are_accepted(
     client: Client, provider: Provider
 ) -> None:

@@ -233,10 +233,11 @@ async def store_tool_choice(database: Database, claim: Claim, choice: ToolChoice
         await connection.execute(chosen)
 
 
-# A message that a running turn is to read is a queued turn. If the reader ends before it has read it, it runs next.
+# A message that a running turn is to read is a queued turn that never ran, so it has no calls. Unread, it runs next.
 _STEERS: tuple[sa.ColumnElement[bool], ...] = (
     turns.c.session_id == sa.bindparam("at_session", type_=sa.Text),
     turns.c.status == QUEUED,
+    turns.c.epoch == 0,
     turns.c.request["steers"].as_string() == sa.bindparam("steered", type_=sa.Text),
 )
 _IS_STEERED = sa.select(sa.exists().where(*_STEERS))
