@@ -673,6 +673,8 @@ async def test_a_schedule_is_changed_paused_and_gone_on_with(settings: Settings)
         paused = await change(status="paused")
         assert (paused["status"], paused["next_at"]) == ("paused", None)
         assert (await change(cron="0 5 * * *"))["next_at"] is None
+        for never in ({"cron": "at five"}, {"cron": "* * * * *"}, {"until": "2020-01-01T00:00:00Z"}):
+            assert (await client.http.patch(path, json=never)).status_code == 422
         assert (await change(status="active", rrule="FREQ=DAILY;BYHOUR=3;BYMINUTE=0"))["next_at"] == schedule["next_at"]
         renamed = await change(message="Something else", overlap="queue")
         assert (renamed["message"], renamed["next_at"], renamed["cron"]) == (

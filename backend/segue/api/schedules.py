@@ -173,15 +173,15 @@ async def _zone_of(connection: Connection, services: Services, caller: str, when
 
 
 async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Returns the columns that say when a schedule is due, as far as the changes change them."""
+    """Returns the columns of when it is due, as far as the changes change them. Raises what `check_rule` raises."""
     of_rule = changes.keys() & {*KINDS, "time_zone", "until"}
     status = changes.get("status", "active" if row.status == "ended" and of_rule else row.status)
-    if status == row.status and not (of_rule and status == "active"):
-        return {}
-    if status == "paused":
-        return {"status": status, "next_at": None, "look_at": None, "tries_left": None}
-    known = {name: changes.get(name, getattr(row, name)) for name in Rule.__slots__}
-    first = await schedules.check_rule(Rule(**known), services.settings, now=services.clock())
+    is_moved = status == "active" and (of_rule or row.status != status)
+    if of_rule or is_moved:
+        known = {name: changes.get(name, getattr(row, name)) for name in Rule.__slots__}
+        first = await schedules.check_rule(Rule(**known), services.settings, now=services.clock())
+    if not is_moved:
+        return {} if status == row.status else {"status": status, **dict.fromkeys(("next_at", "look_at", "tries_left"))}
     # When its last turn is looked at, which may have to be run again.
     again = row.look_at if row.tries_left is not None else None
     return {"status": status, "next_at": first, "look_at": min(first, again + schedules.ANEW) if again else first}
