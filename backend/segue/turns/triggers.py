@@ -116,9 +116,8 @@ class Triggers:
 
     async def delete(self, owner: str, trigger_id: str) -> None:
         """Raises NotFound."""
-        mine = (triggers.c.id == trigger_id, triggers.c.owner == owner)
-        async with self.database.autocommit() as connection:
-            existing("trigger", await connection.scalar(delete(triggers).where(*mine).returning(triggers.c.id)))
+        mine = delete(triggers).where(triggers.c.id == trigger_id, triggers.c.owner == owner)
+        existing("trigger", await self.database.write(Connection.scalar, mine.returning(triggers.c.id)))
 
     async def receive(self, trigger_id: str, headers: Mapping[str, str], body: bytes) -> Admitted:
         """Begins the turn of an event, or returns the one that it has begun before. Raises NotFound, AppError
@@ -146,9 +145,8 @@ class Triggers:
     async def _begin(self, row: Row[Any], once: Once, note: str, connection: Connection, turn_id: str) -> Admitted:
         """The name of a new session is unique, and so the event is one turn there too."""
         request = unattended(row, turn_id, once, note)
-        zone, now = self.time_zone, self.clock()
         await _find(connection, row.id, owner=row.owner)  # it may have been deleted meanwhile, with its user
-        admitted = await begin_unattended(connection, row, request, time_zone=zone, now=now)
+        admitted = await begin_unattended(connection, row, request, time_zone=self.time_zone, now=self.clock())
         if row.session_id is None and not await name_session(connection, row.owner, once.key, admitted.turn.session_id):
             raise KeyTaken
         return admitted
