@@ -135,6 +135,10 @@ def test_a_rule_counts_from_its_start_and_ends() -> None:
     of_two_weeks = "FREQ=WEEKLY;INTERVAL=2;BYHOUR=9;BYMINUTE=0"
     assert moments(rule("UTC", rrule=of_two_weeks), "2026-01-02 00:00", 2) == ["01-15 09:00", "01-29 09:00"]
     assert moments(rule("UTC", rrule=f"{of_two_weeks};COUNT=2"), "2026-01-02 00:00", 9) == ["01-15 09:00"]
+    given = datetime(2026, 1, 1, 9, 0, 20, tzinfo=UTC)  # so the first of them is of the day after
+    counted = {count: rule("UTC", rrule=f"FREQ=DAILY;COUNT={count}", starts_at=given) for count in (1, 9)}
+    assert moments(counted[1], "2026-01-01 09:01", 9) == ["01-02 09:00"]
+    assert moments(counted[9], "2026-01-01 09:01", 99)[-1] == "01-10 09:00"
     ends = datetime(2026, 1, 3, 3, tzinfo=UTC)
     assert moments(rule("UTC", cron=NIGHTLY, until=ends), "2026-01-01 12:00", 9) == ["01-02 03:00", "01-03 03:00"]
 

@@ -125,7 +125,10 @@ class Rule:
             local = CronSim(self.cron, since)
         else:
             first = start.replace(year=start.year + CYCLES, second=0, microsecond=0)
-            found = rrulestr(self.rrule or "", dtstart=first).xafter(since.replace(year=since.year + CYCLES), inc=True)
+            rule = rrulestr(rrule := self.rrule or "", dtstart=first)
+            if "COUNT" in rrule and next(iter(rule), None) == first:  # the minute in which it was given is none to come
+                rule = rrulestr(re.sub(r"(?<=COUNT=)\d+", lambda each: f"{int(each[0]) + 1}", rrule), dtstart=first)
+            found = rule.xafter(since.replace(year=since.year + CYCLES), inc=True)
             local = (each.replace(year=each.year - CYCLES) for each in found)
         return (each.replace(tzinfo=zone).astimezone(UTC) for each in local)
 
