@@ -204,11 +204,10 @@ async def drop(connection: Connection, event: DueEvent) -> bool:
     """Deletes a claimed event: it was delivered, or is given up. Those of its session that waited behind its failures
     are due at once. Returns False if another process has claimed it meanwhile.
     """
-    columns = webhook_events.c
-    dropped = sa.delete(webhook_events).where(*_is_ours(event)).returning(columns.id).cte("dropped")
+    dropped = sa.delete(webhook_events).where(*_is_ours(event)).returning(_EVENT.id).cte("dropped")
     statement = sa.select(dropped.c.id)
     if event.has_failed:
-        behind = sa.update(webhook_events).where(_is_of_session(event), columns.id != event.id)
+        behind = sa.update(webhook_events).where(_is_of_session(event), _EVENT.id != event.id)
         due_now = behind.where(sa.exists(sa.select(dropped.c.id))).values(due_at=sa.func.now())
         statement = statement.add_cte(due_now.cte("behind"))
     return (await connection.execute(statement)).one_or_none() is not None
@@ -216,8 +215,8 @@ async def drop(connection: Connection, event: DueEvent) -> bool:
 
 async def postpone(connection: Connection, event: DueEvent, failure: str, *, wait_s: float) -> None:
     """Stores why a try of a claimed event failed. It is due again in `wait_s` seconds, and what waits behind it too."""
-    columns, ours = webhook_events.c, webhook_events.alias("ours")
-    is_it = columns.id == event.id
+    ours = webhook_events.alias("ours")
+    is_it = _EVENT.id == event.id
     await connection.execute(
         sa.update(webhook_events)
         .where(is_it | _is_of_session(event))
@@ -225,8 +224,8 @@ async def postpone(connection: Connection, event: DueEvent, failure: str, *, wai
         .values(
             due_at=due_in(wait_s),
             leased_until=None,
-            failure=sa.case((is_it, failure), else_=columns.failure),
-            failed_at=sa.case((is_it, sa.func.now()), else_=columns.failed_at),
+            failure=sa.case((is_it, failure), else_=_EVENT.failure),
+            failed_at=sa.case((is_it, sa.func.now()), else_=_EVENT.failed_at),
         )
     )
 

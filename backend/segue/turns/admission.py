@@ -54,10 +54,9 @@ class Limiter:
 
     async def request(self, user: str) -> None:
         """Raises AppError `rate_limited`."""
-        if at_most := self._limits_of(user).requests_per_minute:
-            wait_s = await self._rates.count("requests", user, at_most)
-            if wait_s is not None:
-                raise rate_limited("requests_per_minute", at_most, wait_s)
+        at_most = self._limits_of(user).requests_per_minute
+        if at_most and (wait_s := await self._rates.count("requests", user, at_most)) is not None:
+            raise rate_limited("requests_per_minute", at_most, wait_s)
 
     @asynccontextmanager
     async def starting(

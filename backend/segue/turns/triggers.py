@@ -108,11 +108,10 @@ class Triggers:
 
     async def change(self, owner: str, trigger_id: str, changes: Mapping[str, Any]) -> Trigger:
         """Raises NotFound."""
-        mine = update(triggers).where(triggers.c.id == trigger_id, triggers.c.owner == owner).returning(triggers)
+        changed = update(triggers).values({"status": triggers.c.status, **changes}).returning(triggers)
         async with self.database.autocommit() as connection:
-            found = await connection.execute(mine.values({"status": triggers.c.status, **changes}))
-            row = existing("trigger", found.one_or_none())
-        return Trigger(**self._shown(row))
+            found = await connection.execute(changed.where(triggers.c.id == trigger_id, triggers.c.owner == owner))
+            return Trigger(**self._shown(existing("trigger", found.one_or_none())))
 
     async def delete(self, owner: str, trigger_id: str) -> None:
         """Raises NotFound."""
