@@ -91,6 +91,19 @@ async def test_a_turn_that_is_cancelled_while_it_waits_is_heard_of(client: Clien
     assert answered.event["status"] == "completed"
 
 
+async def test_a_session_that_a_schedule_makes_is_heard_of_before_its_turn(client: Client, provider: Provider) -> None:
+    provider.will(says("Done."))
+    due = {"message": "Report", "new_session": True, "at": "2099-01-01T09:00:00Z"}
+    schedule = (await client.http.post("/schedules", json=due)).json()["id"]
+    async with listening(client, FEED) as stream:
+        await stream.next()
+        run = (await client.http.post(f"/schedules/{schedule}/run")).json()["turn_id"]
+        made, started, _ = await stream.until("turn_ended")
+    [session] = (await client.get("/sessions"))["items"]
+    assert made.event == {"type": "session_created", "session_id": session["id"], "title": None}
+    assert (started.event["session_id"], started.event["turn_id"]) == (session["id"], run)
+
+
 async def test_nothing_is_written_for_a_user_who_follows_nothing(
     settings: Settings, provider: Provider, stores: Stores
 ) -> None:

@@ -16,7 +16,7 @@ from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
 from segue.domain.errors import AppError, app_error, rate_limited
 from segue.domain.identity import Charge
 from segue.domain.ids import new_id
-from segue.domain.session import NO_OPTIONS, TurnKey, TurnStatus, turn_key
+from segue.domain.session import NO_OPTIONS, Session, TurnKey, TurnStatus, turn_key
 from segue.domain.tool import Tool
 from segue.memory.session_store import lock_session
 from segue.plans import store as plans
@@ -125,8 +125,8 @@ class Limiter:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A turn and its status. If it is not `fresh`, it was accepted before under the same idempotency key.
-    `failed_for_now`: it ended with an error that may be gone now; its key runs it again. `claim` is the claimer's.
+    """A turn, its status, and its session if it was `made` with it. If it is not `fresh`, it was accepted before under
+    the same key. `failed_for_now`: its error may be gone now; its key runs it again. `claim` is the claimer's.
     """
 
     turn: TurnKey
@@ -134,6 +134,7 @@ class Admitted:
     fresh: bool = True
     failed_for_now: bool = False
     claim: Claim | None = None
+    made: Session | None = None
 
 
 async def admit(

@@ -275,15 +275,14 @@ async def begin_unattended(
     connection: Connection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
 ) -> Admitted:
     """Stores the message of a schedule or trigger as a turn. Raises NotFound, KeyTaken, `too_many_queued`."""
-    session_id = row.session_id
-    if session_id is None:
-        new = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone}
-        session_id = (await create_session(connection, row.owner, **new, now=now)).id
+    new: dict[str, Any] = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone, "now": now}
+    made = await create_session(connection, row.owner, **new) if row.session_id is None else None
+    session_id = row.session_id if made is None else made.id
     await lock_session(connection, row.owner, session_id)
     turn = await begin_turn(connection, row.owner, session_id, request, now=now, room=MAX_QUEUED + 1)
     if turn is None:
         raise app_error("too_many_queued", limit=MAX_QUEUED)
-    return Admitted(turn)
+    return Admitted(turn, made=made)
 
 
 async def begin_now(connection: Connection, turn_id: str, *, owner: str, schedule_id: str, now: datetime) -> Admitted:

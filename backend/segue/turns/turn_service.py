@@ -22,6 +22,7 @@ from segue.domain.plan import Button
 from segue.domain.session import Message, PromptReport, Turn, TurnKey
 from segue.domain.telemetry import TurnEnded
 from segue.domain.tool import ToolChoice
+from segue.events.user_feed import session_event
 from segue.log import log
 from segue.memory import session_store, short_term
 from segue.plans.store import get_plan
@@ -133,6 +134,8 @@ class TurnService:
         async with starting as turn_id, self._deps.database.transaction() as connection:
             admitted = await store(connection, turn_id)
         if admitted is not None:
+            if admitted.made is not None:
+                self._deps.events.tell(owner, session_event("session_created", admitted.made))
             await self._dispatch(owner, turn_id, admitted)
         elif again is None:
             await self._deps.limiter.release(owner, turn_id)
