@@ -77,7 +77,7 @@ async def ask_for_yes(turn: TurnCalls, reply: Reply, held_calls: Sequence[HeldCa
     steps = [_step(turn, call, number, alone=len(reply.calls) == 1) for number, call in enumerate(calls, start=1)]
     opaque = opaque_parts(reply, (call.model_call for call in calls))
     plan_id, version = _shown_plan(calls)
-    stored = await offer_plan(context, _goal(turn), _origin(turn.state), steps, plan_id=plan_id, opaque=opaque)
+    stored = await offer_plan(context, *_goal(turn), steps, plan_id=plan_id, opaque=opaque)
     if stored is None:
         messages = prompts.with_instruction(turn.conversation, prompts.TEXTS["approved_first"])
         last_reply = await context.model.reply(messages, context.guard.offered(turn.tools), tool_choice="none")
@@ -132,7 +132,7 @@ async def offer_asking(connection: Connection, turn: TurnCalls, call: ReadyCall,
     if asking is not None:
         turn.asking = await store.swap(connection, asking, add_steps(asking.plan, [step]), tool_hash=asking.tool_hash)
         return
-    offered = _new(turn.context, _goal(turn), _origin(turn.state), (step,))
+    offered = _new(turn.context, *_goal(turn), (step,))
     stored = await store.offer(connection, offered, turn.context.turn)
     if stored is not None:
         turn.asking = await hold_asking(connection, turn, stored, step, call, asks)
@@ -229,17 +229,14 @@ def _distinct(held_calls: Sequence[HeldCall]) -> list[HeldCall]:
     return list(distinct.values())
 
 
-def _goal(turn: TurnCalls) -> str:
-    """Returns the goal in the user's words; after a button or a plain yes, that of the plan or offer it answered."""
+def _goal(turn: TurnCalls) -> tuple[str, str]:
+    """Returns the goal in the user's words, and the id of the message that states it; after a button or a plain yes,
+    those of the plan or offer that it answered.
+    """
     state, plan = turn.state, _answered_plan(turn.state)
     offer = offer_in(state["answered"]) if state["acknowledgement"].verdict == "confirm" else None
-    return "\n".join([plan.goal if plan else offer or state["message"], *prompts.steers_in(turn.conversation)])
-
-
-def _origin(state: TurnState) -> str:
-    """Returns the id of the message that states the goal."""
-    plan = _answered_plan(state)
-    return plan.origin_message_id if plan else state["message_id"]
+    goal = "\n".join([plan.goal if plan else offer or state["message"], *prompts.steers_in(turn.conversation)])
+    return goal, plan.origin_message_id if plan else state["message_id"]
 
 
 def _answered_plan(state: TurnState) -> Plan | None:
@@ -254,5 +251,5 @@ def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone
     spec, read = call.tool.spec, turn.state["acknowledgement"]
     description = plan_messages.called(spec.name, {spec.name: call.tool})
     if not spec.title and alone and read.verdict in ("none", "amend") and not read.carries_yes:
-        description = one_line(_goal(turn), MAX_DESCRIPTION_CHARS)
+        description = one_line(_goal(turn)[0], MAX_DESCRIPTION_CHARS)
     return Step(number, description, call.request.name, call.request.args, requires_confirmation=needs_yes)

@@ -177,10 +177,10 @@ async def find_origins(
     def find() -> dict[str, str]:
         words = [(message, said_by_user(message)) for message in messages]
         own = [(f"message:{message.id}", text) for message, text in words]
-        others = (message for message, text in words if text != message.content)
         quoted = [
             (f"{'program' if BY_PROGRAM in each.metadata else 'quoted'}:{each.id}", str(each.content))
-            for each in others
+            for each, text in words
+            if text != each.content
         ]
         facts = [(f"fact:{fact.id}", fact.content) for fact in turn.state["facts"]]
         texts = []

@@ -190,7 +190,8 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     if step.requires_confirmation and not run.stored.grants(step, run.turn_id):
         await _hold(run, step)
         return
-    note = prompts.answer_step_note(run.plan, step)
+    do_it = prompts.TEXTS["do_step"].format(id=step.id, description=step.description)
+    note = f"{prompts.with_plan(prompts.TEXTS['carrying_out'], run.plan)}\n{do_it}"
     messages, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
     reply, started = await stream_reply(context, messages, offered, tool_choice="none")
     text = clean(await keep_made_images(run.turn, reply) if reply.images else reply.text) or prompts.TEXTS["no_answer"]
@@ -241,12 +242,10 @@ async def _run_ready(run: PlanRun, step: Step, tool: Tool, args: dict[str, Any],
     ruling = await run.turn.ruling(request, tool)
     waits = "self" if isinstance(ruling, Deny) else await who_decides(run.turn, request, tool)
     others, call = step.others if as_shown else None, digest_of_call(request.name, args)
-    if waits != "self" and not (others and others.cover(waits, call)):
-        await _hold_for_yes(run, step, tool, args, waits)
-        return
+    is_held = waits != "self" and not (others and others.cover(waits, call))
     asks = run.turn.needs_yes(request, tool, ruling) or (step.requires_confirmation and not isinstance(ruling, Deny))
-    if asks and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling):
-        await _hold_for_yes(run, step, tool, args)
+    if is_held or (asks and not as_shown and not await runs_under_mandate(run.turn, request, tool, ruling)):
+        await _hold_for_yes(run, step, tool, args, waits)
         return
     if tool.spec.source == PAGE and not isinstance(ruling, Deny):
         shown = {"args": args, "asks": BY_PAGE, "waits_for": "self", "others": step.others}

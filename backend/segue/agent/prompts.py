@@ -231,16 +231,6 @@ def with_plan(text: str, plan: Plan) -> str:
     return f"{text}\n{plan_block(plan)}"
 
 
-def mending_note(schema: str, answer: str, faults: Sequence[str]) -> str:
-    wrong = {"answer": answer[:MAX_MENDED_CHARS], "faults": faults}
-    return fenced_lines(TEXTS["mending"], [as_json(wrong), f'{{"schema":{schema}}}'])
-
-
-def answer_step_note(plan: Plan, step: Step) -> str:
-    do_it = TEXTS["do_step"].format(id=step.id, description=step.description)
-    return f"{with_plan(TEXTS['carrying_out'], plan)}\n{do_it}"
-
-
 def fill_step_note(plan: Plan, step: Step, args: Mapping[str, Any], missing: Sequence[str]) -> str:
     wanted = f" Missing: {', '.join(missing)}." if missing else ""
     call_it = TEXTS["fill_step"].format(tool=step.tool, id=step.id, description=step.description, wanted=wanted)

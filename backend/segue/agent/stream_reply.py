@@ -279,7 +279,8 @@ async def structured_answer(
     if not faults:
         return text
     log.info("output_mended", faults=len(faults))
-    note = prompts.mending_note(schema, answer, faults)
+    wrong = prompts.as_json({"answer": answer[: prompts.MAX_MENDED_CHARS], "faults": faults})
+    note = prompts.fenced_lines(prompts.TEXTS["mending"], [wrong, f'{{"schema":{schema}}}'])
     request, sampling = prompts.with_instruction(messages, note), context.options.sampling
     reply = await context.model.reply(request, tools, tool_choice="none", schema=of_client(schema), sampling=sampling)
     text, faults = await asyncio.to_thread(_read, schema, reply.text)

@@ -394,15 +394,10 @@ def _form(token: str) -> str | None:
 
 
 def _enumerations(schema: Any) -> Iterator[frozenset[str]]:
-    match schema:
-        case dict():
-            if isinstance(choices := schema.get("enum"), list):
-                yield frozenset(map(str, choices))
-            for item in schema.values():
-                yield from _enumerations(item)
-        case list():
-            for item in schema:
-                yield from _enumerations(item)
+    if isinstance(schema, dict) and isinstance(choices := schema.get("enum"), list):
+        yield frozenset(map(str, choices))
+    for item in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _enumerations(item)
 
 
 @lru_cache(maxsize=256)

@@ -157,18 +157,12 @@ async def _last_version(connection: Connection, session_id: str) -> int:
     return await connection.scalar(select(func.max(plans.c.version)).where(plans.c.session_id == session_id)) or 0
 
 
-async def cancel_open(connection: Connection, session_id: str) -> None:
-    """Cancels the session's open plan, if it has one."""
+async def cancel_open(connection: Connection, session_id: str, only: tuple[str, int] | None = None) -> None:
+    """Cancels the session's open plan, if it has one: `only` that of this id that waits at this version, or any."""
     while (stored := await open_plan(connection, session_id)) is not None:
+        if only not in (None, (stored.plan.id, stored.plan.version)):
+            return
         with suppress(StalePlan):  # it has expired just now
-            await swap(connection, stored, domain.end(stored.plan, "cancelled"))
-
-
-async def abandon(connection: Connection, session_id: str, plan_id: str, version: int) -> None:
-    """Cancels a plan that waits at this version. Leaves any other, and one that has moved on, as it is."""
-    stored = await open_plan(connection, session_id)
-    if stored is not None and (stored.plan.id, stored.plan.version) == (plan_id, version):
-        with suppress(StalePlan):
             await swap(connection, stored, domain.end(stored.plan, "cancelled"))
 
 
@@ -256,13 +250,12 @@ async def decide(
     open_answer = question_of_step(stored.answers, step.id) if step.asks else None
     if decision == "reject" and not (open_answer and open_answer.may_repeat):
         return await swap(connection, stored, domain.end(stored.plan, "cancelled"), taken_on_by=turn_id)
-    typed: dict[str, Any] = {}
     if stored.plan.page_steps:
         stored = replace(stored, answers=answers_of_page((each.id for each in stored.plan.page_steps), answer or {}))
     elif step.asks is not None:
         stored = replace(stored, answers=with_answer(stored.answers, step.id, step.asks, decision, answer))
-    if args is not None:
-        typed |= {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
+    typed = {} if args is None else {"args": args, "args_origin": dict.fromkeys(values_of(args), USER)}
+    if typed:
         stored = replace(stored, opaque=None)  # the call is not the one that it came with
     moved = domain.approve(stored.plan, chosen, **typed)
     grant = (turn_id, max(waiting))

@@ -170,7 +170,7 @@ async def admit(
             if request.instead_of is not None:
                 request = await put_in_place(connection, session_id, request, tools(), now=now)
             elif request.abandons is not None:
-                await plans.abandon(connection, session_id, *request.abandons)
+                await plans.cancel_open(connection, session_id, request.abandons)
         elif steers:
             request = replace(request, steers=await first_open_turn(connection, session_id))
         return await admit_locked(connection, owner, session_id, request, now=now)

@@ -320,12 +320,12 @@ async def test_what_was_said_of_another_version_or_picks_a_step_that_does_not_wa
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
     session, asked = await offered(client, provider, THREE_STEPS)
-    plan = (session, asked["plan"]["id"])
-    stored = await database.read(store.get_plan, plan[1])
+    plan_id, version = asked["plan"]["id"], asked["plan"]["version"]
+    stored = await database.read(store.get_plan, plan_id)
     with pytest.raises(store.StalePlan):
         await database.transact(store.decide, stored, "confirm", turn_id="turn_1", now=clock.now, chosen={1})
-    await database.transact(store.abandon, *plan, asked["plan"]["version"] - 1)
-    assert await database.read(store.get_plan, plan[1]) == stored
-    await database.transact(store.abandon, *plan, asked["plan"]["version"])
-    assert (await database.read(store.get_plan, plan[1])).plan.status == "cancelled"
+    await database.transact(store.cancel_open, session, (plan_id, version - 1))
+    assert await database.read(store.get_plan, plan_id) == stored
+    await database.transact(store.cancel_open, session, (plan_id, version))
+    assert (await database.read(store.get_plan, plan_id)).plan.status == "cancelled"
     await database.close()
