@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from anyio import to_thread
 from pydantic import ValidationError
 
+from segue.agent.false_claims import says_later
 from segue.agent.planner import ask_reader
 from segue.agent.prompts import TEXTS
 from segue.agent.state import TurnState, running_plan
@@ -27,6 +28,7 @@ from segue.domain.plan import BUTTON_MESSAGES
 from segue.domain.session import Message, RequestedCall
 from segue.domain.tool import Tool, ToolContext, ToolRetry, ToolSpec, canonical_args, definition_of
 from segue.events.user_feed import mandate_changed
+from segue.language.detect_language import detect_language
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
@@ -42,6 +44,10 @@ MAX_RESULT_BYTES = 200_000
 MAX_SAID_SINCE = 20
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
+TIMED: Final = frozenset({"booking", "event", "flight", "hotel"})  # have a time of their own: `cancel it on Monday`
+DATED: Final = TIMED | {"message", "note", "order", "payment", "subscription"}  # or a date
+# Words in the name of an argument that says when.
+TIMES: Final = frozenset({"at", "cron", "date", "day", "days", "delay", "due", "every", "hours", "minutes", "time"})
 MOST_PARTED = 9  # texts in which is looked for what they keep from an action
 
 
@@ -87,7 +93,7 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
     if agreement is None or call_key(request) in agreement.used:
         return {}
     name = tool.spec.original_name or tool.spec.name
-    if not is_agreed(name, agreement.answer, agreement.reply):
+    if not is_agreed(name, agreement.answer, agreement.reply) or _is_for_later(agreement.answer, name, request.args):
         return {}
     messages, results, succeeded = await _seen(turn)
     lapsed = turn.context.clock() - timedelta(seconds=turn.context.settings.plan_ttl_s)  # as a plan that waits does
@@ -106,6 +112,18 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
         return missing
     agreement.used.add(call_key(request))
     return None
+
+
+def _is_for_later(answer: str, tool: str, args: Mapping[str, Any]) -> bool:
+    """Returns whether an offer is for another time than now (`delete it tomorrow`), and the call has no time at all."""
+    question, language = question_in(answer), detect_language(answer)
+    offer = SeenText(next((each for each in reversed(sentences_of(answer)) if is_about(each, tool)), ""))
+    things, dated = question.things if question else frozenset(), offer.dates or offer.times
+    if not (says_later(offer.own, language) and things.isdisjoint(TIMED)) and not (dated and things.isdisjoint(DATED)):
+        return False
+    given = SeenText("\n".join(str(value) for _, value in leaves(args)))
+    named = (word for path, _ in leaves(args) for word in tool_words(path))
+    return not (given.dates or given.times or says_later(given.text, language) or TIMES.intersection(named))
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:

@@ -135,6 +135,11 @@ def says_promise(answer: str) -> bool:
     return False
 
 
+def says_later(text: str, language: str) -> bool:
+    """Returns whether a text names another time than now, such as `tomorrow` or `every week`."""
+    return "later" in kinds_of(words_of(text), language, PROMISES.now)
+
+
 def claimed_effect(answer: str) -> ClaimedEffect | None:
     """Returns the effect that an answer claims: `I have sent it`. An offer, a condition, a denial, what was earlier and
     words for another are none; of a passive, and of what may be done to a text, it is not sure.

@@ -911,3 +911,45 @@ async def test_a_yes_to_a_choice_covers_none_of_it(
     provider.will(calls(delete(2)))
     answer = await client.chat(session, reply)
     assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        ("Shall I delete itm-1 tomorrow?", "yes"),
+        ("I would delete itm-1 at 8 pm. Shall I go ahead?", "yes, go ahead"),
+        ("Cancello itm-1 la prossima settimana?", "sì"),
+        ("要我每天删除 itm-1 吗？", "好的"),
+        ("هل أحذف itm-1 لاحقا؟", "نعم"),
+    ],
+)
+async def test_a_yes_to_an_offer_for_another_time_covers_no_call_without_a_time(
+    said: str, reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "itm-1 is broken", said=said)
+    provider.will(calls(delete(1)))
+    answer = await client.chat(session, reply)
+    assert (answer["plan"]["status"], effects) == ("waiting", [])
+
+
+@pytest.mark.in_turns(2)
+@pytest.mark.parametrize(
+    ("said", "wanted", "done"),
+    [
+        ("I'll delete itm-1 as soon as you confirm. Shall I?", delete(1), "delete itm-1"),
+        ("Shall I delete itm-1, the booking for tomorrow?", delete(1), "delete itm-1"),
+        (
+            "Shall I send Ada the note “See you tomorrow”?",
+            note("Ada", "See you tomorrow"),
+            "send Ada: See you tomorrow",
+        ),
+    ],
+)
+async def test_a_time_in_an_offer_may_be_of_the_yes_of_a_thing_or_of_a_value(
+    said: str, wanted: PageSpec, done: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "What about itm-1 and Ada?", said=said)
+    provider.will(calls(wanted), says("Done."))
+    await client.chat(session, "yes")
+    assert effects == [done]
