@@ -3,6 +3,7 @@ import pytest
 from segue.plans.acknowledgement import classify
 from segue.plans.asked_words import (
     is_about,
+    is_agreed,
     last_question,
     names_action,
     names_same,
@@ -300,3 +301,26 @@ def test_a_quotation_offers_nothing_and_names_no_action() -> None:
     assert offer_in('The note says "shall I delete itm-2?".') is None
     assert not is_about('Shall I send Anna the note "Please delete itm-2"?', "delete_item")
     assert is_about('Shall I delete "itm-2"?', "delete_item")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Shall I remind you to delete itm-1?", "Shall I show you how to delete itm-1?",
+        "Shall I ask Bob to delete itm-1?", "Vuoi che chieda a Bob di cancellare itm-1?", "要我提醒你删除 itm-1 吗？",
+        "要我告诉你怎么删除 itm-1 吗？", "هل أذكرك بحذف itm-1؟", "هل أشرح لك كيف تحذف itm-1؟",
+    ],
+)  # fmt: skip
+def test_an_offer_to_tell_ask_or_remind_of_an_action_is_none_of_it(answer: str) -> None:
+    assert not is_agreed("delete_item", answer, "yes")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I have to ask first: shall I delete itm-1?", "Devo chiedere conferma: cancello itm-1?",
+        "我需要询问您：要我删除 itm-1 吗？", "You asked me to delete itm-1. Shall I?",
+    ],
+)  # fmt: skip
+def test_an_offer_that_asks_for_a_yes_is_one_of_its_action(answer: str) -> None:
+    assert is_agreed("delete_item", answer, "yes")

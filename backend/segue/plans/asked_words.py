@@ -176,8 +176,8 @@ class ActionWords:
         by_verbs = _named(self.first_person, words).union(*verbs) - {ANY_ACTION}
         return by_verbs or frozenset().union(*(names for _, names in actions + things)) - {ANY_ACTION}
 
-    def before_asking(self, words: Phrase) -> Phrase:
-        return words[: self.first("asks", words)]
+    def until(self, cue: str, words: Phrase) -> Phrase:
+        return words[: self.first(cue, words)]
 
     def forms(self, action: str) -> frozenset[str]:
         """Returns the words for an action, those of one word also with a pronoun; none that names a thing as well."""
@@ -370,9 +370,10 @@ def clauses_of(text: str) -> list[str]:
 
 
 def is_about(text: str, tool: str) -> bool:
-    """Returns whether a text names the action of a tool or, if its name has none, the first word of the name."""
+    """Returns whether a text names a tool's action (not only how to do it) or, if it has none, its first word."""
     if actions := actions_of(tool):
-        return any(actions & lists.meant(each) for each in _said(text) for lists in ACTIONS.now.values())
+        said = [_lists_for(text).until("tells", words) for words in _said(text)]
+        return any(actions & lists.meant(words) for words in said for lists in ACTIONS.now.values())
     name = tuple(word for word in tool_words(tool) if word != "mcp")
     return any(word.startswith(name[:1]) for word in words_of(text))
 
@@ -421,7 +422,7 @@ def names_same(text: str, other: str) -> bool:
 def names_action(text: str) -> bool:
     """Returns whether a text names an action, other than to go on, before it asks for something else."""
     lists = ACTIONS.now.get(detect_language(text), ACTIONS.now[ENGLISH])
-    return any(lists.meant(lists.before_asking(words)) for words in _said(text))
+    return any(lists.meant(lists.until("asks", words)) for words in _said(text))
 
 
 def _said(text: str) -> list[Phrase]:
