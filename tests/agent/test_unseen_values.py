@@ -196,6 +196,19 @@ def test_of_what_goes_from_one_to_another_the_other_is_covered(offer: str, old: 
 
 
 @pytest.mark.parametrize(
+    "offer",
+    [
+        "Shall I refund 40 of the 120 euros to Anna?", "Shall I refund 40 euros out of 120 to Anna?",
+        "Rimborso ad Anna 40 dei 120 euro?", "要我从120欧元中退款40欧元给Anna吗？",
+        "هل أسترد 40 من أصل 120 يورو إلى Anna؟",
+    ],
+)  # fmt: skip
+def test_of_a_sum_and_a_part_of_it_the_part_is_covered(offer: str) -> None:
+    assert unmeant(offer, {"amount": 120, "to": "Anna"}, tool="refund") == {"amount"}
+    assert unmeant(offer, {"amount": 40, "to": "Anna"}, tool="refund") == set()
+
+
+@pytest.mark.parametrize(
     ("offer", "args"),
     [
         ("Shall I pay 500 euros to Anna and 300 euros to Marco?", {"amount": 500, "to": "Marco"}),

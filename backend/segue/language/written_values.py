@@ -37,6 +37,7 @@ _MONEY: Final = re.compile(
     rf"|{_APART}(?<![.,])(?<!\d[ '’\u00a0\u202f]){_AMOUNT}\s?({_CURRENCY})",
     re.IGNORECASE,
 )
+WHOLE: Final = re.compile("|".join(_FORMS["wholes"]), re.IGNORECASE)  # of a part: `of the 120` behind `40`
 _ARABIC_SIGNS: Final = {ord("٬"): ",", ord("٫"): "."}
 _NO_DIGIT: Final = re.compile(r"\D")
 _DOTTED_THOUSANDS: Final = re.compile(r"\d{1,3}(?:\.\d{3})+")
