@@ -45,7 +45,6 @@ MAX_SAID_SINCE = 20
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
 TIMED: Final = frozenset({"booking", "event", "flight", "hotel"})  # have a time of their own: `cancel it on Monday`
-DATED: Final = TIMED | {"message", "note", "order", "payment", "subscription"}  # or a date
 # Words in the name of an argument that says when.
 TIMES: Final = frozenset({"at", "cron", "date", "day", "days", "delay", "due", "every", "hours", "minutes", "time"})
 MOST_PARTED = 9  # texts in which is looked for what they keep from an action
@@ -118,12 +117,11 @@ def _is_for_later(answer: str, tool: str, args: Mapping[str, Any]) -> bool:
     """Returns whether an offer is for another time than now (`delete it tomorrow`), and the call has no time at all."""
     question, language = question_in(answer), detect_language(answer)
     offer = SeenText(next((each for each in reversed(sentences_of(answer)) if is_about(each, tool)), ""))
-    things, dated = question.things if question else frozenset(), offer.dates or offer.times
-    if not (says_later(offer.own, language) and things.isdisjoint(TIMED)) and not (dated and things.isdisjoint(DATED)):
+    if not says_later(offer.own, language, of_things=False) or (question and not question.things.isdisjoint(TIMED)):
         return False
-    given = SeenText("\n".join(str(value) for _, value in leaves(args)))
     named = (word for path, _ in leaves(args) for word in tool_words(path))
-    return not (given.dates or given.times or says_later(given.text, language) or TIMES.intersection(named))
+    given = "\n".join(str(value) for _, value in leaves(args))
+    return not says_later(given, language) and TIMES.isdisjoint(named)
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:

@@ -15,8 +15,9 @@ from segue.agent.state import TurnContext, TurnState
 from segue.domain.errors import AppError
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
 from segue.language.detect_language import detect_language
-from segue.language.lexicon import WordList, kinds_of, parse_lexicon
+from segue.language.lexicon import WordList, kinds_of, parse_lexicon, phrases_of
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
+from segue.language.written_values import without_dates
 from segue.log import log
 from segue.models.refusals import gave_no_answer
 from segue.plans.policy import without_forbidden
@@ -30,7 +31,7 @@ LONGEST_CLAIM: Final = 500  # characters at each end of an answer that are looke
 LONGEST_HEADLINE: Final = 4  # words of a claim without a subject: `Email sent`, `Payment of $184 completed`
 _LABELLED: Final = re.compile(r"[:：|]\W*\w+(?:\s\w+)?\W*$")  # `Invoice status: paid`, a row of a table
 _READS: Final = frozenset({READ_ATTACHMENT, MAKE_IMAGE})  # calls of the engine's own, of no tool
-PROMISE_KINDS: Final = frozenset({"promise", "later", "none"})
+PROMISE_KINDS: Final = frozenset({"promise", "later", "none", "of", "of_before"})
 CLAIM_KINDS: Final = frozenset(
     {"cue", "passive", "did", "soft", "skip", "sure", "whole", "alone", "state", "maybe", "none"}
 )
@@ -135,9 +136,13 @@ def says_promise(answer: str) -> bool:
     return False
 
 
-def says_later(text: str, language: str) -> bool:
-    """Returns whether a text names another time than now, such as `tomorrow` or `every week`."""
-    return "later" in kinds_of(words_of(text), language, PROMISES.now)
+def says_later(text: str, language: str, *, of_things: bool = True) -> bool:
+    """Returns whether a text has another time than now (`tomorrow`, `at 8 pm`), also one `of_things` (`of Monday`)."""
+    kinds = [kind for kind, _ in phrases_of(words_of(without_dates(text, " ⏲ ")), language, PROMISES.now)]
+    return any(
+        kind == "later" and (of_things or (before != "of" and after != "of_before"))
+        for before, kind, after in zip(["", *kinds], kinds, [*kinds[1:], ""], strict=False)
+    )
 
 
 def claimed_effect(answer: str) -> ClaimedEffect | None:

@@ -72,12 +72,13 @@ def dates_in(text: str) -> set[MonthDay]:
     return found
 
 
-def without_dates(text: str) -> str:
-    """Returns a text in small letters without its dates and hours: the 4 of `December 4 at 8 pm` counts nothing."""
+def without_dates(text: str, instead: str = " ") -> str:
+    """Returns a text in small letters with its dates and hours replaced: the 4 of `December 4 at 8 pm` is no number."""
     text = text.lower()
     for pattern in (*_DATES, _month_dates()):
-        text = pattern.sub(" ", text)
-    return _TIME.sub(lambda found: " " if any(found.group("before", "clock", "half", "after")) else found[0], text)
+        text = pattern.sub(instead, text)
+    of_hour = ("before", "clock", "half", "after")
+    return _TIME.sub(lambda found: instead if ":" in found[0] or any(found.group(*of_hour)) else found[0], text)
 
 
 def is_written(text: str) -> bool:

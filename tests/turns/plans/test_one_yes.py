@@ -939,6 +939,9 @@ async def test_a_yes_to_an_offer_for_another_time_covers_no_call_without_a_time(
     [
         ("I'll delete itm-1 as soon as you confirm. Shall I?", delete(1), "delete itm-1"),
         ("Shall I delete itm-1, the booking for tomorrow?", delete(1), "delete itm-1"),
+        ("Shall I delete itm-1, the report of 3 May?", delete(1), "delete itm-1"),
+        ("Elimino itm-1, il promemoria di domani?", delete(1), "delete itm-1"),
+        ("要我删除 itm-1（明天的提醒）吗？", delete(1), "delete itm-1"),
         (
             "Shall I send Ada the note “See you tomorrow”?",
             note("Ada", "See you tomorrow"),
