@@ -142,7 +142,7 @@ OWN = {
     *("/v1/chat/completions", "/v1/responses", "/v1/conversations"),
     *("/info", "/ok", "/assistants", "/assistants/search", "/assistants/{assistant_id}"),
     *(
-        "/assistants/{assistant_id}/{rest}",
+        "/assistants/{rest}",
         "/threads",
         "/threads/count",
         "/threads/search",
