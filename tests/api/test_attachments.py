@@ -93,7 +93,19 @@ async def test_what_is_not_taken_is_refused_and_nothing_of_it_is_stored(
         assert code(missing) == (415, "unsupported_attachment")
         assert "pip install 'segue-agent[files]'" in missing.json()["detail"]
         another = await client.new_session()
-        several = await asyncio.gather(*(upload(client, each, b"x" * 90_000) for each in (session, another)))
+        # One process serves a user's files one by one; two do so by the database alone.
+        async with (
+            running(settings.model_copy(update=quota)) as other,
+            looking_into(settings) as stores,
+            looking_into(settings) as holder,
+            asyncio.TaskGroup() as uploads,
+            holder.database.transaction(),
+        ):
+            await holder.database.execute("LOCK TABLE attachments IN SHARE MODE")
+            ways = ((client, session), (other, another))
+            both = [uploads.create_task(upload(via, each, b"x" * 90_000)) for via, each in ways]
+            await stores.until_locked(count=2)
+        several = [each.result() for each in both]
         assert sorted(each.status_code for each in several) == [201, 413]
         [over] = [each for each in several if each.status_code == 413]
         assert code(over) == (413, "attachment_quota_exceeded")
