@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -86,6 +87,27 @@ async def test_a_task_that_is_cancelled_at_any_step_of_an_operation_ends_and_nob
         assert was_answered or not went_on.is_set()
         hearing.cancel()
         assert await redis.set("another", "one") is True
+    await redis.aclose()
+
+
+async def test_a_task_that_is_cancelled_as_its_command_is_sent_leaves_its_answer_to_nobody(redis_url: str) -> None:
+    pool, asking = connections(redis_url, 1), set[asyncio.Future[Any]]()
+
+    class CancelsAsSent(pool.connection_class):  # type: ignore[misc, name-defined]
+        async def _send_packed_command(self, command: Any) -> None:
+            await super()._send_packed_command(command)
+            for each in asking:
+                each.cancel()  # `asyncio.wait_for` swallows it: what it waits for is done
+
+    pool.connection_class = CancelsAsSent
+    redis = Redis.from_pool(pool)
+    await redis.set("its", "own")  # connects
+    # An answer that is there before the next command redis-py finds by itself.
+    asking.add(asyncio.ensure_future(redis.blpop(["nothing"], 0.1)))
+    await asyncio.wait(asking)
+    assert all(each.cancelled() for each in asking)
+    asking.clear()
+    assert await redis.set("another", "one") is True
     await redis.aclose()
 
 
