@@ -25,6 +25,7 @@ from tests.support.facts import all_taken_in, fact, known, notes, tell
 from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting
 from tests.support.metrics import scraped
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import Frozen
 from tests.support.provider import EMBEDDED_TOKENS, Provider, calls, completion, delta, fails, raw, says, sse
 from tests.support.proxy import Proxy, proxied
@@ -230,7 +231,8 @@ async def test_a_turn_whose_end_is_stored_at_a_second_try_is_charged_once(
         provider.will(says(" "), locks_its_row)
         session = await client.new_session()
         failing = asyncio.create_task(client.send(session, "say nothing"))
-        await stores.until("SELECT count(*) > 0 FROM usage")
+        async with asyncio.timeout(PATIENCE_S):  # the lease is renewed all the while
+            await stores.until("SELECT count(*) > 0 FROM usage")
         await holder.database.execute("COMMIT")
         assert (await failing).status_code == 502
         [charged] = await used(client, group="session")
