@@ -94,17 +94,17 @@ async def test_a_conversation_shows_words_calls_and_plans_and_only_a_yes_runs_wh
 async def test_what_is_refused_is_one_line_that_says_what_to_do(settings: Settings, home: dict[str, str]) -> None:
     async with running(settings.model_copy(update={"auth": "api_key"})) as service:
         url = str(service.http.base_url)
-        stranger, of_a_file, nobody = await asyncio.gather(
+        refused, with_line_end, unanswered = await asyncio.gather(
             chats(["hello"], "--url", url, "--new", **home),
             chats(["hello"], "--url", url, "--new", SEGUE_API_KEY="not-the-key\n", **home),
             chats(["hello"], "--url", "http://127.0.0.1:1", **home),
         )
-    assert (stranger.returncode, stranger.stdout) == (1, "")
-    [line] = [line for line in stranger.stderr.splitlines() if "segue keys create" in line]
+    assert (refused.returncode, refused.stdout) == (1, "")
+    [line] = [line for line in refused.stderr.splitlines() if "segue keys create" in line]
     assert "SEGUE_API_KEY" in line
-    assert line in of_a_file.stderr  # whose line end is none of the key
-    assert nobody.returncode == 2
-    assert "Does `segue serve` run there?" in nobody.stderr
+    assert line in with_line_end.stderr  # whose line end is none of the key
+    assert unanswered.returncode == 2
+    assert "Does `segue serve` run there?" in unanswered.stderr
 
 
 @pytest.mark.sweep

@@ -18,7 +18,7 @@ from segue.agent.planner import ask_reader
 from segue.agent.prompts import TEXTS
 from segue.agent.state import TurnState, running_plan
 from segue.agent.turn_calls import Agreement, TurnCalls, call_key
-from segue.agent.unseen_values import SeenText, Shown
+from segue.agent.unseen_values import MAX_TEXT_CHARS, SeenText, Shown
 from segue.db.engine import Database
 from segue.domain import tool as domain
 from segue.domain.approval_rule import RuledCall, Scalar, WaitsFor, is_users
@@ -44,6 +44,7 @@ MAX_RESULT_BYTES = 200_000
 MAX_SAID_SINCE = 20
 MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
+LONGEST_SAID = 1_000  # characters at the end of an answer, or of a value, in which is looked for another time
 TIMED: Final = frozenset({"booking", "event", "flight", "hotel"})  # have a time of their own: `cancel it on Monday`
 # Words in the name of an argument that says when.
 TIMES: Final = frozenset({"at", "cron", "date", "day", "days", "delay", "due", "every", "hours", "minutes", "time"})
@@ -116,12 +117,12 @@ async def unseen_unless_agreed(turn: TurnCalls, request: RequestedCall, tool: To
 def _is_for_later(answer: str, tool: str, args: Mapping[str, Any]) -> bool:
     """Returns whether an offer is for another time than now (`delete it tomorrow`), and the call has no time at all."""
     question, language = question_in(answer), detect_language(answer)
-    offer = SeenText(next((each for each in reversed(sentences_of(answer)) if is_about(each, tool)), ""))
+    offer = SeenText(next((each for each in sentences_of(answer[-LONGEST_SAID:])[::-1] if is_about(each, tool)), ""))
     if not says_later(offer.own, language, of_things=False) or (question and not question.things.isdisjoint(TIMED)):
         return False
     named = (word for path, _ in leaves(args) for word in tool_words(path))
-    given = "\n".join(str(value) for _, value in leaves(args))
-    return not says_later(given, language) and TIMES.isdisjoint(named)
+    given = "\n".join(str(value)[:LONGEST_SAID] for _, value in islice(leaves(args), MAX_LEAVES))
+    return not says_later(given[:MAX_TEXT_CHARS], language) and TIMES.isdisjoint(named)
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:

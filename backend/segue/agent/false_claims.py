@@ -139,10 +139,8 @@ def says_promise(answer: str) -> bool:
 def says_later(text: str, language: str, *, of_things: bool = True) -> bool:
     """Returns whether a text has another time than now (`tomorrow`, `at 8 pm`), also one `of_things` (`of Monday`)."""
     kinds = [kind for kind, _ in phrases_of(words_of(without_dates(text, " ⏲ ")), language, PROMISES.now)]
-    return any(
-        kind == "later" and (of_things or (before != "of" and after != "of_before"))
-        for before, kind, after in zip(["", *kinds], kinds, [*kinds[1:], ""], strict=False)
-    )
+    of_thing = (kinds[at - 1 : at] == ["of"] or kinds[at + 1 : at + 2] == ["of_before"] for at in range(len(kinds)))
+    return any(kind == "later" and (of_things or not tied) for kind, tied in zip(kinds, of_thing, strict=True))
 
 
 def claimed_effect(answer: str) -> ClaimedEffect | None:

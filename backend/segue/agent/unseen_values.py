@@ -394,9 +394,11 @@ def _form(token: str) -> str | None:
 
 
 def _enumerations(schema: Any) -> Iterator[frozenset[str]]:
-    if isinstance(schema, dict) and isinstance(choices := schema.get("enum"), list):
-        yield frozenset(map(str, choices))
-    for item in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    if isinstance(schema, dict):
+        if isinstance(choices := schema.get("enum"), list):
+            yield frozenset(map(str, choices))
+        schema = [*schema.values()]
+    for item in schema if isinstance(schema, list) else ():
         yield from _enumerations(item)
 
 

@@ -55,7 +55,8 @@ def client_options(url: str) -> dict[str, Any]:
 
 
 def key_header(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if (key := (api_key or "").strip()) else {}  # a file ends its line
+    key = (api_key or "").strip()  # a file ends its line
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,13 @@ def service_url(given: str | None) -> str:
 
 
 def checked_url(url: str | None) -> str | None:
-    """Returns the --url of a service without a slash at its end. Raises typer.Exit for that of none."""
+    """Returns the --url of a service, if there is one, without a slash at its end. Raises typer.Exit."""
+    if url is None:
+        return None
     with suppress(ValueError):  # of its port, or of brackets
-        parts = urlsplit(f"http://{HOST}" if url is None else url)
+        parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return url and url.rstrip("/")
+            return url.rstrip("/")
     raise refusal("--url or SEGUE_URL is no address of a service, such as https://segue.example.com")
 
 
