@@ -20,6 +20,7 @@ from tests.support.stores import looking_into, socket_of
 QUICK_S = 25  # on a busy machine; each wait for a store ends after seconds, where a client would wait 30 s
 OUTAGES: tuple[Outage, ...] = ("refuses", "hangs_up", "freezes")
 CAUSES = {"refuses": "refused", "hangs_up": "lost", "freezes": "no_answer"}
+OF_ANSWER = ("content-type", "content-length", "content-disposition", "cache-control")
 
 
 @pytest.fixture
@@ -52,10 +53,13 @@ async def test_a_live_process_says_so_and_nothing_else(client: Client) -> None:
     assert await client.get("/health/live") == {"status": "ok"}
 
 
-async def test_a_monitor_that_asks_with_head_gets_the_status(client: Client) -> None:
-    for path in ("/health/live", "/health/ready"):
-        answer = await client.http.head(path)
-        assert (answer.status_code, answer.content) == (200, b"")
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/sessions", "/events", "/me/export"])
+async def test_who_asks_with_head_gets_the_headers_alone_also_of_a_stream(client: Client, path: str) -> None:
+    async with client.http.stream("GET", path) as got:
+        head = await client.http.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert {name: head.headers.get(name) for name in OF_ANSWER} == {name: got.headers.get(name) for name in OF_ANSWER}
+    assert (await client.http.head("/memories/nothing")).status_code == 405
 
 
 async def test_a_ready_service_names_each_part_of_it(client: Client) -> None:

@@ -57,7 +57,7 @@ async def test_an_unknown_session_is_named_as_what_is_missing(client: Client) ->
 async def test_a_method_a_path_does_not_take_is_a_problem_with_allow(client: Client) -> None:
     response = await client.http.put("/sessions", json={})
     assert "/docs" in assert_problem(response, 405, "method_not_allowed")
-    assert response.headers["allow"] == "GET, POST"
+    assert response.headers["allow"] == "GET, HEAD, POST"
 
 
 async def test_an_invalid_field_is_named_with_what_is_wrong_and_without_what_was_sent(client: Client) -> None:

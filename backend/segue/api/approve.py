@@ -48,7 +48,7 @@ _HEADERS: Final = {
 router = APIRouter(include_in_schema=False)
 
 
-@router.api_route(APPROVE_PATH + "{token}", methods=["GET", "HEAD", "POST"])
+@router.api_route(APPROVE_PATH + "{token}", methods=["GET", "POST"])
 async def decide_by_link(token: str, request: Request, services: Parts) -> HTMLResponse:
     link = await services.approval_links.open(token)
     found = None

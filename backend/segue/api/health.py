@@ -29,14 +29,12 @@ metrics_router = APIRouter(tags=["ops"], responses=PROBLEMS)
 doctor_router = router_of("ops", "/ops/doctor")
 
 
-@router.head("/live", include_in_schema=False)  # what many monitors ask with
 @router.get("/live")
 async def live() -> dict[str, str]:
     """Says that this process is alive."""
     return {"status": "ok"}
 
 
-@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses={503: {"description": "No turn can be run; `down` marks why.", "model": Ready}})
 async def ready(services: Parts, response: Response) -> Ready:
     """Says whether turns can be run, and answers 503 if none can. Without Redis turns are slower; without an MCP server

@@ -38,7 +38,7 @@ OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi
 OPEN_FOLDER = ("/assets/", "/hooks/", APPROVE_PATH)  # the events of triggers are signed, and so are links to approve
 METRICS_PATH = "/metrics"
 _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "OPTIONS"})
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
@@ -83,6 +83,8 @@ class RequestContext:
         method = scope["method"]
         with _span(services, scope, request_id) as span:
             scope["traceparent"] = span.traceparent
+            if method == "HEAD":  # Starlette's routes take it for GET, FastAPI's do not
+                scope, send = {**scope, "method": "GET"}, _head_of(send)
             with structlog.contextvars.bound_contextvars(request_id=request_id, **trace_of(span)):
                 try:
                     await self._app(scope, receive, send_marked)
@@ -98,6 +100,17 @@ class RequestContext:
                     span.set_attributes(status=status, **({"route": route} if route else {}))
                     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                         span.fail(str(status))
+
+
+def _head_of(send: Send) -> Send:
+    """Ends an answer behind its headers: a stream would go on for a client that is sent nothing of it."""
+
+    async def send_head(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
+
+    return send_head
 
 
 class Gate:

@@ -30,7 +30,6 @@ _POLICY = (
 )
 # Swagger UI sets style attributes, and has pictures in its style sheet.
 _POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
-_METHODS = ["GET", "HEAD"]  # the server leaves out the body of an answer to HEAD
 _PAGES = ("Page_", "PageAround_")
 _SCHEMAS = "#/components/schemas/"
 _SENTENCE = re.compile(r"(.+?)\.(?:\s+(.+))?", re.DOTALL)
@@ -39,17 +38,17 @@ router = APIRouter(include_in_schema=False)
 docs_router = APIRouter(include_in_schema=False)
 
 
-@router.api_route("/", methods=_METHODS)
+@router.get("/")
 async def console(request: Request) -> Response:
     return _page(request, "index.html", _POLICY)
 
 
-@docs_router.api_route("/docs", methods=_METHODS)
+@docs_router.get("/docs")
 async def docs(request: Request) -> Response:
     return _page(request, "docs.html", _POLICY_OF_DOCS)
 
 
-@docs_router.api_route("/assets/{asset}", methods=_METHODS)
+@docs_router.get("/assets/{asset}")
 async def asset_of_page(request: Request, asset: str) -> Response:
     if asset.endswith(".html") or asset not in _files(FOLDER):
         raise HTTPException(404)

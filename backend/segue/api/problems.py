@@ -189,7 +189,8 @@ async def http_problem(request: Request, error: Exception) -> Response:
     response.headers.update(error.headers or {})
     if error.status_code == 405:  # noqa: PLR2004 (Starlette names the methods of one route)
         others = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
-        response.headers["Allow"] = ", ".join(sorted(set().union(*(route.methods or () for route in others))))
+        taken = set().union(*(route.methods or () for route in others))
+        response.headers["Allow"] = ", ".join(sorted(taken | ({"HEAD"} if "GET" in taken else set())))
     return response
 
 
