@@ -751,6 +751,10 @@ async def test_what_one_user_has_takes_no_room_of_another_and_no_promise_is_ende
         for owner, ended in (("bob", False), ("ada", True)):
             assert await promised.end(ToolContext(owner, "ses_1", "turn_1", "call_1", utc_now()), mine) is ended
             assert ((await ada.get(f"/schedules/{mine}"))["status"] == "ended") is ended
+        await made(ada, new_session=True, cron=NIGHTLY)  # what has ended takes no room, until it goes on
+        for change in ({"status": "active"}, {"status": "paused"}, {"cron": NIGHTLY}):
+            again = await ada.http.patch(f"/schedules/{mine}", json=change)
+            assert (again.status_code, again.json()["code"]) == (409, "too_many_unattended")
         await database.close()
 
 

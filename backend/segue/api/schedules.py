@@ -118,7 +118,7 @@ async def get_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller)
     return await services.read(schedules.get_schedule, caller, schedule_id)
 
 
-@router.patch("/{schedule_id}")
+@router.patch("/{schedule_id}", responses=problems("too_many_unattended"))
 async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, services: Parts, caller: Caller) -> Schedule:
     """Changes a schedule, pauses or resumes it."""
     changes = {name: each for name, each in body.model_dump(exclude_unset=True).items() if each is not None}
@@ -133,6 +133,8 @@ async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, servic
         if "time_zone" in body.model_fields_set:
             changes["time_zone"] = await _zone_of(connection, services, caller, body, row.session_id)
         changes |= await _moved(services, row, changes)
+        if row.status == "ended" and "status" in changes:
+            await schedules.check_another(connection, caller, limit=services.settings.schedules_per_user)
         if changes:
             await schedules.change_schedule(connection, schedule_id, changes)
         return await schedules.get_schedule(connection, caller, schedule_id)

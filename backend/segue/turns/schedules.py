@@ -66,6 +66,7 @@ _PARTS: Final[Mapping[str, set[str]]] = {
 }
 _MOST_HOURS, _MOST = 23, 1000
 ANEW: Final = timedelta(microseconds=1)  # later than before, so that a job which runs is refused its move
+_GOES_ON: Final = schedules.c.status != "ended"
 _LOOKED_AT_ANEW: Final = schedules.c.look_at + ANEW
 _CLAIM: Final = claiming(schedules, "look_at", read=(*schedules.c, func.now().label("now")))
 _NO_RULE: Final = (CronSimError, ValueError, TypeError, LookupError, AttributeError)
@@ -206,14 +207,18 @@ async def make_schedule(
     """
     if columns["session_id"] is not None:
         await check_session(connection, owner, columns["session_id"])
-    has_ended, mine = schedules.c.status == "ended", schedules.c.owner == owner
     is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
-    await connection.execute(delete(schedules).where(mine, has_ended, is_old))
-    await check_room(connection, schedules, owner, ~has_ended, limit=limit)
+    await connection.execute(delete(schedules).where(schedules.c.owner == owner, ~_GOES_ON, is_old))
+    await check_another(connection, owner, limit=limit)
     due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
     statement = insert_once(schedules).values({**due, **columns, "owner": owner, "created_at": func.now()})
     await connection.execute(statement.on_conflict_do_nothing())  # a promise that is made again has its id
     return str({**due, **columns}["id"])
+
+
+async def check_another(connection: Connection, owner: str, *, limit: int) -> None:
+    """Raises AppError `too_many_unattended` if `limit` schedules of the owner's have not ended."""
+    await check_room(connection, schedules, owner, _GOES_ON, limit=limit)
 
 
 async def check_room(
