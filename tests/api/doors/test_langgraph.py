@@ -273,6 +273,8 @@ async def test_an_older_checkpoint_is_where_a_message_is_said_anew_or_answered_a
     assert await refused(runs.create(THREAD, AGENT, input=said("x"), checkpoint=unknown)) == (404, "turn_not_found")
     edited = await runs.wait(THREAD, AGENT, input=said("primo"), checkpoint=oldest["parent_checkpoint"])
     assert [each["content"] for each in edited["messages"]] == ["primo", "Uno."]
+    left = runs.create(THREAD, AGENT, input=said("x"), checkpoint=newest["checkpoint"])
+    assert await refused(left) == (409, "not_in_history")
     [head] = await threads.get_history(THREAD)
     keyed: dict[str, Any] = {"input": said("terzo"), "headers": {"Idempotency-Key": "k"}}
     more = await runs.wait(THREAD, AGENT, checkpoint=head["checkpoint"], **keyed)

@@ -59,9 +59,12 @@ async def test_a_whole_response_is_the_same_and_a_retry_runs_nothing_again(clien
         assert [item.type for item in response.output] == ["mcp_call", "message"]
         asked: dict[str, Any] = {"model": "segue", "input": "and now?", "previous_response_id": response.id}
         retry = {"x-stainless-retry-count": "1"}
-        answers = [(await ai.responses.create(**asked, extra_headers=each)).output_text for each in ({}, retry)]
+        one, again = [await ai.responses.create(**asked, extra_headers=each) for each in ({}, retry)]
         other = await ai.responses.create(model="segue", input="or else?", previous_response_id=response.id)
-    assert answers == ["One.", "One."]
+        with pytest.raises(openai.ConflictError) as refused:  # it would be answered without what it goes on from
+            await ai.responses.create(model="segue", input="go on", previous_response_id=one.id)
+    assert refused.value.code == "not_in_history"
+    assert one.output_text == again.output_text == "One."
     assert other.output_text == "Other."
     [session] = (await client.get("/sessions"))["items"]
     said = [each["content"] for each in await client.messages(session["id"]) if each["role"] == "user"]
