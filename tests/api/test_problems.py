@@ -94,6 +94,8 @@ async def test_a_body_without_its_content_type_is_told_to_bring_it(client: Clien
     for content in (b"{}", in_chunks(b"{}")):
         response = await client.http.post("/sessions", content=content)
         assert "Content-Type: application/json" in assert_problem(response, 422, "invalid_request")
+    response = await client.http.post("/sessions?x=1", content=b"{}")  # which is not what is wrong here
+    assert assert_problem(response, 422, "invalid_request").startswith("query.x: ")
 
 
 async def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_is_read(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, cast
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -152,6 +152,11 @@ async def app_problem(request: Request, error: Exception) -> Response:
     return _problem(request, error, **({"errors": error.errors} if error.errors else {}))
 
 
+def invalid_part(error: ValidationError, place: str) -> RequestValidationError:
+    """Returns the refusal of a part of a body that is validated by itself."""
+    return RequestValidationError([{**each, "loc": (place, *each["loc"])} for each in error.errors()])
+
+
 def _problem(request: Request, error: AppError, **more: Any) -> Response:
     request_id = request.scope.get("request_id", "")
     headers = {REQUEST_ID_HEADER: request_id, VERSION_HEADER: __version__}
@@ -172,6 +177,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     errors = [_fault(fault) for fault in error.errors()[:MAX_SHOWN_FAULTS]]
     detail = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])
     has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+    has_body &= any(fault["loc"][0] == "body" for fault in errors)  # else it is not what is wrong
     is_json = request.headers.get("content-type", "").partition(";")[0].strip().endswith("json")
     if has_body and "content-encoding" in request.headers:
         detail = f"Send the body without Content-Encoding: it is not unpacked. ({detail})"

@@ -14,6 +14,7 @@ from segue.api.chat import Client
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, Parts, SessionId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Page, Paged
+from segue.db.rows import OWNER_LOCK
 from segue.domain import session as domain
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
@@ -64,7 +65,7 @@ class SessionMemory:
     long_term: Annotated[list[domain.Memory | domain.UnreadableMemory], doc("The caller's newest facts, at most 50.")]
 
 
-@router.post("", status_code=201, responses=problems("unknown_agent", "session_exists"))
+@router.post("", status_code=201, responses=problems("unknown_agent"))
 async def create_session(client: Client, body: schemas.NewSession = PLAIN) -> Session:
     """Creates a session. A request sent again with its Idempotency-Key gets the same session, whatever its body."""
     client.services.agents.check(body.agent, client.caller, client.origin.groups, status=422)
@@ -78,11 +79,13 @@ async def make_session(client: Client, wishes: schemas.NewSession) -> Session:
     given["time_zone"] = wishes.time_zone or services.settings.session_time_zone
     name = f"once:{client.idempotency_key}" if client.idempotency_key else None
     async with database.transaction() if name else database.autocommit() as connection:
-        if name and (existing := await session_store.find_named(connection, caller, name)):
-            return existing
+        if name:  # two requests with one key come one after the other
+            await connection.execute(OWNER_LOCK, {"of_owner": f"{name} of {caller}"})
+            if (existing := await session_store.find_named(connection, caller, name)) is not None:
+                return existing
         session = await session_store.create_session(connection, caller, now=services.clock(), **given)
-        if name and not await session_store.name_session(connection, caller, name, session.id):
-            raise app_error("session_exists")
+        if name:
+            await session_store.name_session(connection, caller, name, session.id)
     services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 

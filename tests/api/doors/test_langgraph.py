@@ -353,6 +353,9 @@ async def test_threads_are_the_callers_sessions(settings: Settings, provider: Pr
         assert (made["thread_id"], made["values"]["messages"]) == (THREAD, [])
         assert await refused(ada.threads.create(thread_id=THREAD)) == (409, "session_exists")
         assert (await ada.threads.create(thread_id=THREAD, if_exists="do_nothing"))["created_at"] == made["created_at"]
+        at_once = [ada.threads.create(thread_id="twice", if_exists="do_nothing") for _ in range(6)]
+        assert len({each["created_at"] for each in await asyncio.gather(*at_once)}) == 1
+        await ada.threads.delete("twice")
         plain = (await ada.threads.create())["thread_id"]
         await ada.runs.wait(THREAD, AGENT, input=said("hello"))
         [found] = await ada.threads.search(metadata={"color": "red", "graph_id": AGENT}, status="idle")
@@ -365,6 +368,11 @@ async def test_threads_are_the_callers_sessions(settings: Settings, provider: Pr
         assert (changed["metadata"]["color"], changed["metadata"]["size"]) == ("red", 3)
         assert await refused(ada.threads.update(THREAD, metadata={"graph_id": "nobody"})) == (404, "unknown_agent")
         assert await refused(ada.threads.update(THREAD, metadata={"x": "y" * 20_000})) == (422, "invalid_request")
+        kept = {"x": "y" * 9_000}
+        await ada.threads.update(THREAD, metadata=kept)
+        with pytest.raises(APIStatusError, match=r"body\.metadata: The metadata has \d+ bytes as JSON") as too_much:
+            await ada.threads.update(THREAD, metadata={"z": "y" * 9_000})
+        assert "yyy" not in too_much.value.response.text
         assert await refused(bob.threads.update(plain, metadata={})) == (404, "session_not_found")
         assert await ada.threads.search(status="interrupted") == []
         assert await bob.threads.search() == []

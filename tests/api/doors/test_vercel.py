@@ -238,6 +238,7 @@ async def test_what_cannot_be_answered_is_refused_with_a_problem_and_makes_nothi
         response = await client.http.post("/api/chat", json={"id": CHAT, "messages": [said("hello")], **wrong})
         found = (response.json()["code"], response.headers["content-type"])
         assert found == (code, "application/problem+json"), wrong
+        assert "validation error" not in response.json()["detail"]
     assert (await client.http.get(f"/api/chat/{CHAT}/stream")).status_code == 204
     assert (await client.get("/sessions"))["items"] == []
 

@@ -38,12 +38,8 @@ ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
 
-class NameTaken(AppError):
+class NameTaken(Exception):
     """Another session of the caller's has the name. Another request may just have given it to its own."""
-
-    def __init__(self) -> None:
-        detail = "The caller has a conversation of this id. Go on with it, or send `if_exists: do_nothing`."
-        super().__init__("session_exists", status=409, title="The conversation exists", detail=detail)
 
 
 async def session_of_client(client: Client, client_id: str, *, agent: str | None = None) -> Session:

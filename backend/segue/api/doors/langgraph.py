@@ -5,13 +5,13 @@ what this service does not have is refused with a sentence that says so.
 
 import re
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Header, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from segue import __version__
@@ -20,13 +20,13 @@ from segue.api.chat import Client
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import every_door
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.every_door import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
+from segue.api.doors.every_door import MAX_CLIENT_ID_CHARS, ClientId, NameTaken, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
-from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
+from segue.api.problems import OF_DECISIONS, OF_DOORS, invalid_part, problems
 from segue.api.schemas import Json, Metadata
 from segue.domain.agent import DEFAULT_AGENT
-from segue.domain.errors import AppError, InvalidRequest, app_error
+from segue.domain.errors import AppError, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, new_id
 from segue.domain.plan import Button
@@ -299,14 +299,15 @@ async def create_thread(body: NewThread, client: Client) -> Response:
     """Creates a session as a LangGraph thread."""
     body.refuse()
     name, metadata = body.thread_id, dict(body.metadata or {})
-    session = await find_session(client, name) if name else None
-    if session is None:
+    found, made = await find_session(client, name) if name else None, None
+    if found is None:
         agent = str(metadata.pop("graph_id", DEFAULT_AGENT))
         every_door.agent_of(client, agent)
-        session = await every_door.make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
-    elif body.if_exists != "do_nothing":
-        raise every_door.NameTaken
-    return _json((await _view(client, name or session.id, session.id)).as_thread())
+        with suppress(NameTaken):  # by another request, just now
+            made = await every_door.make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
+    if made is None and body.if_exists != "do_nothing":
+        raise app_error("session_exists")
+    return _json((await _view(client, name or (made.id if made else ""))).as_thread())
 
 
 @router.post("/threads/search", **OBJECTS, responses=problems("not_supported"))
@@ -338,8 +339,8 @@ async def update_thread(thread_id: ThreadId, body: NewThread, client: Client) ->
         changes["agent"] = every_door.agent_of(client, str(agent)).id
     try:
         NewThread(metadata=changes["metadata"])
-    except ValueError as error:
-        raise InvalidRequest(f"The metadata of the thread with this: {error}") from None
+    except ValidationError as error:
+        raise invalid_part(error, "body") from None
     await client.services.database.write(update_session, client.caller, session.id, changes=changes)
     return await get_thread(thread_id, client)
 

@@ -152,7 +152,7 @@ class NewConversation(Body):
     items: Annotated[list[Json] | None, doc("Has to be null or empty: items come with the first `input`.")] = None
 
 
-@router.post("/conversations", responses=problems("session_exists", "unsupported_parameter"))
+@router.post("/conversations", responses=problems("unsupported_parameter"))
 async def create_conversation(body: NewConversation, client: DoorClient) -> Json:
     """Creates a session, for clients of OpenAI's Conversations API. The same Idempotency-Key gets the same session."""
     if body.items:

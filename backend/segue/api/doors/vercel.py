@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import Path, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from segue.api.attachments import SentFile, sent_files
 from segue.api.chat import Client, fingerprint_of
@@ -23,10 +23,10 @@ from segue.api.doors import every_door
 from segue.api.doors.agui import CamelInput, RunFrames, is_shown, run_events
 from segue.api.doors.every_door import ClientId, find_session, session_of_client, turn_headers
 from segue.api.event_streams import EventStream, described_stream, frame, framed
-from segue.api.problems import OF_DECISIONS, OF_DOORS, problems
+from segue.api.problems import OF_DECISIONS, OF_DOORS, invalid_part, problems
 from segue.api.schemas import BY_SEQ, Json, Page, Paged, PlanDecision, encode_cursor
 from segue.db.engine import Connection
-from segue.domain.errors import InvalidRequest, NotFound, app_error
+from segue.domain.errors import NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import digest_of_json, is_id
 from segue.domain.plan import BUTTON_MESSAGES, PAGE_MESSAGE, Button, Plan, patched
@@ -234,8 +234,8 @@ def _decided_in(message: Json) -> Decided | None:
         if part.get("type") == "data-decision":
             try:
                 decision = UiDecision.model_validate(part.get("data"))
-            except ValueError as error:
-                raise InvalidRequest(f"The part `data-decision`: {error}") from error
+            except ValidationError as error:
+                raise invalid_part(error, "data-decision") from None
             button = replace(decision.button, plan_id=decision.plan_id)
             return Decided(button, _key(message, *fingerprint_of(button)), continues=False)
     return None
