@@ -15,7 +15,7 @@ from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessag
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
 from segue.domain.plan import Button
-from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnKey, TurnOptions, TurnStatus
+from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnOptions, TurnStatus
 from segue.domain.tool import canonical_args
 from segue.events import user_feed
 from segue.history.fork_and_import import fork_session
@@ -50,8 +50,10 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def events_url(http: Request, turn: TurnKey) -> str:
-    return f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
+def accepted(http: Request, admitted: Admitted) -> AcceptedTurn:
+    turn = admitted.turn
+    url = f"{http.scope.get('root_path', '')}/sessions/{turn.session_id}/turns/{turn.turn_id}/events"
+    return AcceptedTurn(turn.turn_id, admitted.status, url)
 
 
 def check_length(services: deps.Services, message: str, advice: str = "") -> None:
@@ -71,14 +73,19 @@ class ClientRequest:
     origin: Origin
     idempotency_key: str | None = None
 
-    def request(self, message: str, how: Delivery, *fingerprint: str | int, **more: Any) -> ChatRequest:
+    async def request(self, message: str, how: Delivery, *fingerprint: str | int, **more: Any) -> ChatRequest:
         """`fingerprint` is the same in a second request with the same key, `more` are fields. Raises InvalidRequest."""
         check_length(self.services, message, " Attach a longer text as a file.")
+        options = NO_OPTIONS
+        if isinstance(how, EditedMessage) and how.output_schema is not None:
+            options = TurnOptions(await schema_text(how.output_schema))
+            fingerprint = (*fingerprint, *options.fingerprint)
         if isinstance(how, Answerer) and how.model is not None:
-            more["options"] = replace(more.get("options", NO_OPTIONS), model=how.model)
+            options = replace(options, model=how.model)
             fingerprint = (*fingerprint, "model", how.model)
         key = once(self.idempotency_key, *fingerprint)
-        return ChatRequest(message, once=key, stream=self._streams(how), origin=self.origin, **more)
+        streams = self._streams(how)
+        return ChatRequest(message, once=key, stream=streams, origin=self.origin, options=options, **more)
 
     async def accept(self, session_id: str, request: ChatRequest, how: Delivery) -> Response:
         return await self.answer(await self.services.turns.accept(self.caller, session_id, request), how)
@@ -87,8 +94,7 @@ class ClientRequest:
         """Answers with a turn as it was asked for: its answer, its events, or where to find them."""
         bind_contextvars(turn_id=admitted.turn.turn_id)
         if how.background:
-            accepted = AcceptedTurn(admitted.turn.turn_id, admitted.status, events_url(self.http, admitted.turn))
-            return JSONResponse(asdict(accepted), status_code=202)
+            return JSONResponse(asdict(accepted(self.http, admitted)), status_code=202)
         return await answer_or_events(self.services, admitted.turn, stream=self._streams(how))
 
     def _streams(self, how: Delivery) -> bool:
@@ -124,13 +130,10 @@ async def chat(session_id: SessionId, body: ChatBody, client: Client) -> Respons
     `Accept: text/event-stream` with its events as they happen, or with `background` with a 202 at once. A client that
     disconnects does not stop the turn.
     """
-    files = tuple(body.attachments)
-    fingerprint: tuple[str | int, ...] = (body.message, body.force_web_search, body.on_busy, *files)
-    more: dict[str, Any] = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "attachment_ids": files}
-    if not body.approves:
-        fingerprint, more = (*fingerprint, "approves_nothing"), {**more, "approves": False}
-    options = await _options(body)
-    request = client.request(body.message, body, *fingerprint, *options.fingerprint, options=options, **more)
+    files, unlike = tuple(body.attachments), () if body.approves else ("approves_nothing",)
+    fingerprint = (body.message, body.force_web_search, body.on_busy, *files, *unlike)
+    more = {name: getattr(body, name) for name in ("force_web_search", "on_busy", "approves")}
+    request = await client.request(body.message, body, *fingerprint, attachment_ids=files, **more)
     return await client.accept(session_id, request, body)
 
 
@@ -160,20 +163,16 @@ async def edit_message(session_id: SessionId, message_id: MessageId, body: Edite
     message leaves the history and stays readable as a branch. The new message has only the files that it names. The
     open plan is cancelled; what tools had done is not undone, and the model is told of it.
     """
-    files, options = tuple(body.attachments), await _options(body)
-    more = {"instead_of": message_id, "attachment_ids": files, "options": options}
-    fingerprint = ("edit", message_id, body.message, *files, *options.fingerprint)
-    return await client.accept(session_id, client.request(body.message, body, *fingerprint, **more), body)
-
-
-async def _options(body: EditedMessage) -> TurnOptions:
-    return NO_OPTIONS if body.output_schema is None else TurnOptions(await schema_text(body.output_schema))
+    files = tuple(body.attachments)
+    fingerprint, more = ("edit", message_id, body.message, *files), {"instead_of": message_id, "attachment_ids": files}
+    request = await client.request(body.message, body, *fingerprint, **more)
+    return await client.accept(session_id, request, body)
 
 
 @router.post("/{session_id}/messages/{message_id}/regenerate", **as_chat("not_in_history", "option_not_allowed"))
 async def regenerate(session_id: SessionId, message_id: MessageId, client: Client, body: Answerer = AGAIN) -> Response:
     """Answers the user's message of a turn again. Works as an edit of that message that changes nothing in it."""
-    request = client.request("", body, "regenerate", message_id, instead_of=message_id)
+    request = await client.request("", body, "regenerate", message_id, instead_of=message_id)
     return await client.accept(session_id, request, body)
 
 
@@ -182,7 +181,7 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: Client, bod
     """Runs the last turn again if it failed or was cancelled. Answers as `chat` does. The turn goes on as after a
     crash: it keeps its plan and what its tools had done.
     """
-    request = client.request("", body, "retry", turn_id)
+    request = await client.request("", body, "retry", turn_id)
     return await client.answer(await client.services.turns.retry(client.caller, session_id, turn_id, request), body)
 
 

@@ -4,12 +4,11 @@ from typing import Annotated, Self
 
 from fastapi import Path, Query, Request, Response
 from pydantic import model_validator
-from structlog.contextvars import bind_contextvars
 
 from segue.api import schemas
-from segue.api.chat import AcceptedTurn, Client, events_url, fingerprint_of
+from segue.api.chat import WAIT, AcceptedTurn, Client, accepted, fingerprint_of
 from segue.api.deps import Caller, IdentityDep, MandateId, OriginDep, Parts, PlanId, SessionId, router_of
-from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
+from segue.api.event_streams import OR_EVENTS
 from segue.api.problems import OF_DECISIONS, problems
 from segue.api.schemas import ApprovalDecision, Decisions, Name, Page, Paged, PlanDecision, TimeZone
 from segue.domain.agent import DEFAULT_AGENT
@@ -21,8 +20,8 @@ from segue.events.user_feed import mandate_changed
 from segue.memory.session_store import check_session, get_session
 from segue.plans import mandates, store
 from segue.plans.mandates import Grant, Mandate, Terms
+from segue.turns.admission import Admitted
 from segue.turns.approvals import Approval, ApprovalStatus, Decider, list_approvals
-from segue.turns.store import ChatRequest, once
 
 router = router_of("plans", "/sessions/{session_id}")
 approvals_router = router_of("plans", "/approvals")
@@ -62,12 +61,10 @@ async def list_plans(
 @router.post("/plan/decision", response_model=ChatAnswer, responses={**OR_EVENTS, **problems(*OF_DECISIONS)})
 async def decide(session_id: SessionId, body: PlanDecision, client: Client) -> Response:
     """Approves, rejects or changes the waiting step. Answers as `chat` does, once the plan waits or ends."""
-    services, button, stream = client.services, body.button, wants_events(client.http)
-    key = once(client.idempotency_key, "decision", *fingerprint_of(button))
-    request = ChatRequest("", once=key, stream=stream, origin=client.origin)
-    turn = await services.turns.decide(client.caller, session_id, button, request)
-    bind_contextvars(turn_id=turn.turn_id)
-    return await answer_or_events(services, turn, stream=stream)
+    button = body.button
+    request = await client.request("", WAIT, "decision", *fingerprint_of(button))
+    turn = await client.services.turns.decide(client.caller, session_id, button, request)
+    return await client.answer(Admitted(turn), WAIT)
 
 
 @approvals_router.get("")
@@ -104,8 +101,7 @@ async def decide_several(
     if len(buttons) < len(body.items):
         raise InvalidRequest("A session is named twice. It has one plan at most, and a decision is made once.")
     admitted = await services.turns.decide_several(caller, buttons, origin=origin)
-    turns = [admitted[each.session_id] for each in body.items]
-    return Page([AcceptedTurn(each.turn.turn_id, each.status, events_url(http, each.turn)) for each in turns], None)
+    return Page([accepted(http, admitted[each.session_id]) for each in body.items], None)
 
 
 class NewMandate(Terms):

@@ -138,15 +138,14 @@ PROBLEMS = problems()  # of a router: pages.py adds what its routes answer with
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(AppError, app_problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, http_problem)
-    app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _unexpected)
+    app.exception_handler(AppError)(app_problem)
+    app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(HTTPException)(http_problem)
+    app.exception_handler(ClientDisconnect)(_left)
+    app.exception_handler(Exception)(_unexpected)
 
 
-async def app_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AppError)  # noqa: S101 (what this handler is registered for)
+async def app_problem(request: Request, error: AppError) -> Response:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request_failed", code=error.code, status=error.status)
     return _problem(request, error, **({"errors": error.errors} if error.errors else {}))
@@ -172,8 +171,7 @@ def _problem(request: Request, error: AppError, **more: Any) -> Response:
     return Response(content, error.status, headers, media_type=PROBLEM_TYPE)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 (the same)
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
     errors = [_fault(fault) for fault in error.errors()[:MAX_SHOWN_FAULTS]]
     detail = "; ".join(f"{'.'.join(fault['loc'])}: {fault['msg']}" for fault in errors[:3])
     has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
@@ -186,8 +184,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return _problem(request, InvalidRequest(detail), errors=errors)
 
 
-async def http_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 (the same)
+async def http_problem(request: Request, error: HTTPException) -> Response:
     problem = _of_status(error.status_code, error.detail)
     if problem.detail == problem.title:  # Starlette's own
         problem.detail = _DETAILS.get(problem.status, problem.title)

@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import Field, model_validator
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, check_length, events_url
+from segue.api.chat import AcceptedTurn, accepted, check_length
 from segue.api.deps import Caller, OriginDep, Parts, ScheduleId, Services, TriggerId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, MessageText, Moment, Name, Page, Paged, TimeZone, row_position
@@ -150,8 +150,7 @@ async def delete_schedule(schedule_id: ScheduleId, services: Parts, caller: Call
 async def run_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller, http: Request) -> AcceptedTurn:
     """Runs a schedule now. It does not change when the schedule is due next."""
     begin = partial(schedules.begin_now, owner=caller, schedule_id=schedule_id, now=services.clock())
-    turn = (await services.turns.begin(caller, "", begin)).turn
-    return AcceptedTurn(turn.turn_id, "queued", events_url(http, turn))
+    return accepted(http, await services.turns.begin(caller, "", begin))
 
 
 def check_place(services: Services, caller: str, place: InSession, message: str, origin: Origin) -> None:

@@ -6,6 +6,7 @@ A conversation is found by its name, or else by its earlier messages. A turn's i
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -79,17 +80,14 @@ async def begin(client: Client, sent: SentMessage) -> Admitted:
     """Accepts the message as a turn, or returns the one it was accepted as before. Raises what `say` raises."""
     agent_of(client, sent.agent)
     while True:
-        try:
+        with suppress(NameTaken):  # by the same request, just now: it is found
             if sent.client_id is None:
                 session, request = await _by_history(client, sent)
             else:
                 found = await find_session(client, sent.client_id) or await _named_now(client, sent, sent.client_id)
                 session, request = await _in_session(client, found, sent)
-            break
-        except NameTaken:  # by the same request, just now: it is found
-            continue
-    await with_agent(client, session, sent.agent)
-    return await say(client, session.id, request, sent.files)
+            await with_agent(client, session, sent.agent)
+            return await say(client, session.id, request, sent.files)
 
 
 async def _named_now(client: Client, sent: SentMessage, client_id: str) -> Session:

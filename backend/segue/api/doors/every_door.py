@@ -50,11 +50,8 @@ async def session_of_client(client: Client, client_id: str, *, agent: str | None
     if agent is not None:
         agent_of(client, agent)
     while (session := await find_session(client, client_id)) is None:
-        try:
-            session = await make_session(client, {client_id: None}, agent=agent)
-            break
-        except NameTaken:  # committed by now: it is found, unless it is deleted again
-            continue
+        with suppress(NameTaken):  # committed by now: it is found, unless it is deleted again
+            return await with_agent(client, await make_session(client, {client_id: None}, agent=agent), agent)
     return await with_agent(client, session, agent)
 
 

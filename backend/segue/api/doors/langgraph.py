@@ -375,8 +375,7 @@ async def get_thread_history(thread_id: ThreadId, body: LangGraphSearch, client:
 async def list_runs(thread_id: ThreadId, client: Client, limit: Most = 10, offset: Skipped = 0) -> Response:
     """Lists the turns of a thread as runs. Newest first."""
     session = await known_session(client, thread_id)
-    of = client.caller, session.id
-    turns = await client.services.read_in(*of, list_turns, *of, before=None, limit=offset + limit)
+    turns = await client.services.read(list_turns, client.caller, session.id, before=None, limit=offset + limit)
     return _json([frames.run_json(each, thread_id, session.agent) for each in turns[offset:]])
 
 
