@@ -9,7 +9,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api import deps
 from segue.api.deps import Caller, IdempotencyKey, MessageId, OriginDep, Parts, SessionId, TurnId, router_of
-from segue.api.event_streams import OR_EVENTS, answer_or_events, wants_events
+from segue.api.event_streams import OR_EVENTS, EventStream, framed, wants_events
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, Paged, id_position
 from segue.domain.errors import InvalidRequest
@@ -91,11 +91,16 @@ class ClientRequest:
         return await self.answer(await self.services.turns.accept(self.caller, session_id, request), how)
 
     async def answer(self, admitted: Admitted, how: Delivery) -> Response:
-        """Answers with a turn as it was asked for: its answer, its events, or where to find them."""
-        bind_contextvars(turn_id=admitted.turn.turn_id)
+        """Answers with a turn as it was asked for: its ChatAnswer, its events as they happen, or where to find them.
+        Raises the AppError that the turn ended with.
+        """
+        turn, events = admitted.turn, self.services.events
+        bind_contextvars(turn_id=turn.turn_id)
         if how.background:
             return JSONResponse(asdict(accepted(self.http, admitted)), status_code=202)
-        return await answer_or_events(self.services, admitted.turn, stream=self._streams(how))
+        if self._streams(how):
+            return EventStream(framed(events.follow(turn)), headers={"X-Turn-Id": turn.turn_id})
+        return Response(await events.answer(turn), media_type="application/json")
 
     def _streams(self, how: Delivery) -> bool:
         return how.stream or wants_events(self.http)

@@ -12,10 +12,9 @@ from fastapi import Header, Query, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from segue.api.deps import Caller, Parts, Services, SessionId, TurnId, router_of
+from segue.api.deps import Caller, Parts, SessionId, TurnId, router_of
 from segue.api.middleware import identify
 from segue.domain.errors import AppError
-from segue.domain.session import TurnKey
 from segue.events.event_buffer import Entry, end_of
 from segue.language.lexicon import load_toml
 from segue.turns.queries import find_turn
@@ -123,13 +122,6 @@ async def create_stream_token(session_id: SessionId, turn_id: TurnId, services: 
 def wants_events(request: Request) -> bool:
     accepted = request.headers.get("accept", "").lower()
     return MEDIA_TYPE in accepted and "application/json" not in accepted
-
-
-async def answer_or_events(services: Services, turn: TurnKey, *, stream: bool) -> Response:
-    """Returns the events of a turn as they happen, or its ChatAnswer. Raises the AppError that the turn ended with."""
-    if stream:
-        return EventStream(framed(services.events.follow(turn)), headers={"X-Turn-Id": turn.turn_id})
-    return Response(await services.events.answer(turn), media_type="application/json")
 
 
 def frame(entry: Entry) -> bytes:

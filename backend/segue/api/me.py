@@ -67,7 +67,8 @@ async def erase_me(services: Parts, caller: Caller, confirm: ConfirmedUser) -> E
     """Erases all that is stored about the caller, API keys too, as `segue erase` does. Also ends the caller's logins at
     MCP servers. It cannot be undone. If the request is cut off, repeat it to finish.
     """
-    check_confirmed(caller, confirm)
+    if confirm != caller:
+        raise app_error("not_confirmed")
     return await erase_all(services, caller)
 
 
@@ -79,12 +80,6 @@ def export_of(services: Services, owner: str) -> StreamingResponse:
 def as_lines(lines: AsyncIterator[str]) -> StreamingResponse:
     headers = {"Content-Disposition": 'attachment; filename="segue.ndjson"'}
     return StreamingResponse(lines, media_type=LINES, headers=headers)
-
-
-def check_confirmed(owner: str, confirm: str) -> None:
-    """Raises AppError `not_confirmed`."""
-    if confirm != owner:
-        raise app_error("not_confirmed")
 
 
 async def erase_all(services: Services, owner: str) -> ErasedRows:

@@ -13,7 +13,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from segue.api.deps import KeyId, Ops, Parts, Services, StrictJsonRoute, require_content, router_of
-from segue.api.me import AS_LINES, ConfirmedUser, check_confirmed, erase_all, export_of
+from segue.api.me import AS_LINES, ConfirmedUser, erase_all, export_of
 from segue.api.problems import problems
 from segue.api.schemas import BY_NAME, KeyRotation, KeyToMake, LimitsToSet, NameFilter, Page, Paged, id_position
 from segue.db.user_data import ErasedRows, has_rows
@@ -226,7 +226,8 @@ async def erase_any_user(user: UserName, services: Parts, operator: Ops, confirm
     """Erases all that is stored about a user, API keys too, as `segue erase` does. Also ends logins at MCP servers. It
     cannot be undone. If the request is cut off, repeat it to finish. Needs the scope `ops`.
     """
-    check_confirmed(user, confirm)
+    if confirm != user:
+        raise app_error("not_confirmed")
     await _check_exists(services, user)
     await services.database.transact(record_act, operator, "erase_user", details={"user": user})
     return await erase_all(services, user)

@@ -21,7 +21,7 @@ from segue.api.deps import DoorRoute, router_of
 from segue.api.doors.client_turns import begin, note_heard
 from segue.api.doors.every_door import DoorClient, agent_of, agents_of, on_disconnect, turn_headers
 from segue.api.doors.openai_request import CompletionBody, do_task, is_open_webui, is_task, message_of
-from segue.api.event_streams import EventStream, described_stream
+from segue.api.event_streams import MEDIA_TYPE, EventStream, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Json
 from segue.domain.errors import AppError, app_error
@@ -239,10 +239,6 @@ def stream(client: Client, turn: TurnKey, writer: Writer, *, at_its_end: bool = 
     return EventStream(frames(), headers=turn_headers(turn), farewell=writer.interrupted, **on_disconnect(client, turn))
 
 
-async def at_once(frames: bytes) -> AsyncIterator[bytes]:
-    yield frames
-
-
 async def answer_of(client: Client, turn: TurnKey) -> Json:
     """Waits for the end of a turn and returns its ChatAnswer. Raises the AppError the turn ended with."""
     answer: Json | AppError
@@ -294,7 +290,7 @@ async def create_chat_completion(body: CompletionBody, client: DoorClient) -> Re
         text, charge = await do_task(client, body.messages, given)
         head["id"] = f"chatcmpl-{token_hex(13)}"
         if body.stream:
-            return EventStream(at_once(Chunks(head, usage=wants_usage).whole(text, asdict(charge))))
+            return Response(Chunks(head, usage=wants_usage).whole(text, asdict(charge)), media_type=MEDIA_TYPE)
         return JSONResponse(_completion(head, {"content": text}, asdict(charge)))
     request = await message_of(client.http, body.messages, given)
     turn = (await begin(client, request)).turn

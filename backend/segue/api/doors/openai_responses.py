@@ -21,7 +21,7 @@ from segue.api.doors import openai_chat, openai_request
 from segue.api.doors.client_turns import begin
 from segue.api.doors.every_door import DoorClient, known_session, turn_headers
 from segue.api.doors.openai_request import ResponseBody, is_open_webui, response_id, turn_of_response
-from segue.api.event_streams import EventStream, described_stream
+from segue.api.event_streams import MEDIA_TYPE, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Body, Json, Metadata, NewSession
 from segue.api.sessions import make_session
@@ -79,7 +79,7 @@ async def create_response(body: ResponseBody, client: DoorClient) -> Response:
         text, charge = await openai_request.do_task(client, messages, given)
         task = ResponseWriter({**head, "id": f"resp_{token_hex(13)}"})
         frames = task.begin() + task.said(text) + task.answered({"usage": asdict(charge)})
-        return EventStream(openai_chat.at_once(frames)) if body.stream else JSONResponse(task.response)
+        return Response(frames, media_type=MEDIA_TYPE) if body.stream else JSONResponse(task.response)
     request = await openai_request.message_of(client.http, messages, given)
     turn, is_structured = (await begin(client, request)).turn, request.options.output_schema is not None
     head |= {"previous_response_id": body.previous_response_id, "background": bool(body.background)}

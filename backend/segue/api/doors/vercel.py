@@ -108,7 +108,8 @@ class MessageChunks:
                 denied = ({"type": "tool-output-denied", "toolCallId": each} for each in self._denied)
                 return [{"type": "start", **self._named, "messageMetadata": ids}, {"type": "start-step"}, *denied]
             case "STATE_SNAPSHOT" | "STATE_DELTA":
-                return [self._of_plan(event)]
+                self._plan = event["snapshot"]["plan"] if "snapshot" in event else patched(self._plan, event["delta"])
+                return [{"type": "data-plan", "id": PLAN_ID, "data": self._plan}]
             case "CUSTOM" if event["name"] == "tool_progress":
                 return [{"type": "data-tool-progress", "data": event["value"], "transient": True}]
             case "RUN_FINISHED":
@@ -169,10 +170,6 @@ class MessageChunks:
             request = {"type": "tool-approval-request", "approvalId": call_id, "toolCallId": call_id}
             chunks += [{"type": "tool-input-available", **call}, request] if step["tool"] and not step["asks"] else []
         return chunks
-
-    def _of_plan(self, event: Mapping[str, Any]) -> Json:
-        self._plan = event["snapshot"]["plan"] if "snapshot" in event else patched(self._plan, event["delta"])
-        return {"type": "data-plan", "id": PLAN_ID, "data": self._plan}
 
 
 class UiChat(CamelInput):
