@@ -141,11 +141,10 @@ async def framed(parts: AsyncGenerator[Sequence[Entry]]) -> AsyncIterator[bytes]
                 yield bytes(frames)
 
 
-FEED_EVENTS = described_stream(*_DESCRIBED["feed"])
-FEED: dict[int | str, Any] = {200: {"description": "The events, as they happen", "content": FEED_EVENTS}}
+_FEED = {"description": "The events, as they happen", "content": described_stream(*_DESCRIBED["feed"])}
 
 
-@feed_router.get("/events", response_class=Response, responses=FEED)
+@feed_router.get("/events", response_class=Response, responses={200: _FEED})
 async def follow_events(
     request: Request, services: Parts, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
 ) -> Response:

@@ -21,7 +21,7 @@ from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity, known_owner
 from segue.history.operator_figures import UserOverview, list_users
-from segue.users.api_keys import ApiKey, ApiKeys, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
+from segue.users.api_keys import ApiKey, ApiKeys, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
 from segue.users.limits import NO_OWN, Limits, OwnLimits, load_limits, set_limits
 
@@ -110,7 +110,7 @@ async def create_api_key(body: KeyToMake, services: Parts, _: KeysDep, ops: Ops)
         new_key = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
         details = {"key_id": new_key.key.id, "user": body.user, "scopes": new_key.key.scopes}
         await record_act(connection, ops, "create_key", details=details)
-    return _shown_new(new_key, now)
+    return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 
 
 @keys_router.post("/{key_id}/rotate", status_code=201, responses=REFUSED_TO_ROTATE)
@@ -128,7 +128,7 @@ async def rotate_api_key(
         details = {"key_id": key_id, "user": old.owner, "by": new_key.key.id}
         await record_act(connection, ops, "rotate_key", details=details)
     keys.forget(key_id)
-    return _shown_new(new_key, now)
+    return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 
 
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
@@ -150,10 +150,6 @@ def _refuse_more_than(own: Identity, other: Identity) -> None:
 
 def _shown_key(key: ApiKey, now: datetime) -> OpsKey:
     return OpsKey(user=key.owner, works=key.works(now), **{name: getattr(key, name) for name in _OF_KEY})
-
-
-def _shown_new(new_key: NewKey, now: datetime) -> OpsNewKey:
-    return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 
 
 @dataclass(frozen=True, slots=True)
