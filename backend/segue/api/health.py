@@ -1,7 +1,7 @@
 """Routes that say whether the process is alive and can run turns; metrics for Prometheus; the doctor's findings."""
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
@@ -19,7 +19,6 @@ from segue.turns.queries import CHANGES_NOTHING, read_backlog
 from segue.users.api_keys import Unauthorized
 from segue.users.audit import record_act
 
-Condition = Literal["ok", "down"]
 Ready = dict[str, str | dict[str, str]]
 
 REFUSED = "refused: the servers are those of the file before its change; GET /mcp/servers and segue doctor say why"
@@ -42,13 +41,12 @@ async def ready(services: Parts, response: Response) -> Ready:
     leaves its turns to others. Without AUTH, `mcp` says why a server is away and what helps, and `mcp_stderr` what it
     wrote last. `mcp_config` is there if mcp.json was changed and the change was refused.
     """
-    postgres: Condition = "ok"
-    cause = {}
+    postgres, cause = "ok", {}
     try:
         await services.database.ping(CHANGES_NOTHING)
     except StorageUnavailable as error:
         postgres, cause = "down", {"postgres_cause": error.cause.name}
-    redis: Condition = "ok" if await services.cache.ping() else "down"
+    redis = "ok" if await services.cache.ping() else "down"
     if redis == "down" and services.cache.cause is not None:
         cause["redis_cause"] = services.cache.cause.name
     worker = services.turns.worker if services.events.alive else "down"

@@ -161,8 +161,7 @@ async def list_messages(
     reached, newest_first = paging.after(schemas.BY_SEQ), order == "desc"
     if around is not None and (reached is not None or before != history.MAX_SEQ):
         raise InvalidRequest("A page `around` a message has neither `cursor` nor `before`.")
-    after = reached if reached is not None and not newest_first else 0
-    below = min(before, reached) if reached is not None and newest_first else before
+    after, below = (0, before if reached is None else min(before, reached)) if newest_first else (reached or 0, before)
     async with services.database.read_only() as connection:
         await session_store.check_session(connection, caller, session_id)
         if branch is not None:

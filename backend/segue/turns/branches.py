@@ -24,7 +24,7 @@ from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
 from segue.tools.results import recent_references
 from segue.turns.claims import request_of
-from segue.turns.queries import find_turn, first_open_turn
+from segue.turns.queries import first_open_turn
 from segue.turns.store import ChatRequest
 
 MAX_TOLD_CALLS = 10
@@ -84,14 +84,6 @@ async def put_in_place(
         approves=request.approves and not any(BY_PROGRAM in each.metadata for each in user_messages),
         options=replace(old_request.options if old_request is not None else NO_OPTIONS, **request.options.given),
     )
-
-
-async def seq_in_history(connection: Connection, owner: str, session_id: str, turn_id: str) -> int:
-    """Returns where a turn stands that is to be gone on from. Raises NotFound, AppError `not_in_history`."""
-    turn = await find_turn(connection, owner, session_id, turn_id)
-    if await connection.scalar(select(turns.c.branch).where(turns.c.id == turn.turn_id)) is not None:
-        raise app_error("not_in_history")
-    return turn.turn_seq
 
 
 async def opening_after(connection: Connection, session_id: str, seq: int) -> str | None:

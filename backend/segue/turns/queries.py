@@ -11,7 +11,7 @@ from segue.db.engine import Connection, Database
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, sessions, triggers, turns
 from segue.db.rows import readable, reader
 from segue.domain import session
-from segue.domain.errors import AppError, NotFound, Unreadable, existing
+from segue.domain.errors import AppError, NotFound, Unreadable, app_error, existing
 from segue.domain.field_types import doc
 from segue.domain.plan import decision_of
 from segue.domain.telemetry import Backlog
@@ -83,14 +83,20 @@ async def list_turns(
     return await _turns(connection, (await connection.execute(statement)).all())
 
 
-async def find_turn(connection: Connection, owner: str, session_id: str, turn_id: str) -> session.TurnKey:
-    """Raises NotFound for a session or a turn that is missing or another owner's."""
+async def find_turn(
+    connection: Connection, owner: str, session_id: str, turn_id: str, *, goes_on: bool = False
+) -> session.TurnKey:
+    """Raises NotFound for a session or a turn that is missing or another owner's. With `goes_on`, for a message that is
+    to follow it, also AppError `not_in_history` for one in a branch.
+    """
     and_reader = sessions.outerjoin(turns, turns.c.id == _reader_of(turn_id))
-    key = select(turns.c.id, turns.c.session_id, turns.c.seq, turns.c.epoch).select_from(and_reader)
+    key = select(*turns.c["id", "session_id", "seq", "epoch", "branch"]).select_from(and_reader)
     found = key.where(sessions.c.id == session_id, sessions.c.owner == owner)
     row = existing("session", (await connection.execute(found)).one_or_none())
     if row.session_id != session_id:  # not in the statement, as above
         raise NotFound("turn")
+    if goes_on and row.branch is not None:
+        raise app_error("not_in_history")
     return session.turn_key(session_id, row)
 
 

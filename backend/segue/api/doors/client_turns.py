@@ -23,7 +23,7 @@ from segue.history.fork_and_import import Said
 from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
 from segue.turns.admission import Admitted
-from segue.turns.branches import opening_after, seq_in_history
+from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
 from segue.turns.store import ChatRequest, once
 
@@ -181,7 +181,8 @@ class _Place:
 async def _place(connection: Connection, caller: str, session_id: str, sent: SentMessage) -> _Place | None:
     """Returns the turn that the message goes on after; None if the client does not say, or names none of ours."""
     if sent.after is not None:
-        return _Place(await seq_in_history(connection, caller, session_id, sent.after), sent.after)
+        turn = await find_turn(connection, caller, session_id, sent.after, goes_on=True)
+        return _Place(turn.turn_seq, sent.after)
     if not sent.parent_id:
         return _Place(0) if sent.parent_id == "" else None  # the beginning
     found = await turn_of_key(connection, caller, session_id, f"door:message:{_digest(sent.parent_id)}")

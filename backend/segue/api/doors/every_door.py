@@ -35,7 +35,6 @@ NAMED_USERS: Final = ("x-openwebui-user-id", "x-openwebui-user-email")  # the fi
 INTERRUPT_ID: Final = re.compile(r"(plan_[0-9a-hjkmnp-tv-z]{26}):([1-9]\d{0,8})", re.ASCII)
 CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", re.ASCII)
 ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
-NO_METADATA: Final[Mapping[str, Any]] = {}
 
 
 class NameTaken(Exception):
@@ -82,13 +81,13 @@ async def make_session(
     agent: str | None = None,
     said: Sequence[Said] = (),
     key: str = "",
-    metadata: Mapping[str, Any] = NO_METADATA,
+    metadata: Json | None = None,
 ) -> Session:
     """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
     its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
     """
     services, caller = client.services, client.caller
-    given: Json = {"title": None, "metadata": metadata, **({"agent": agent} if agent is not None else {})}
+    given: Json = {"title": None, "metadata": metadata or {}, **({"agent": agent} if agent is not None else {})}
     async with services.database.transaction() as connection:
         now, zone = services.clock(), services.settings.session_time_zone
         session = await session_store.create_session(connection, caller, now=now, time_zone=zone, **given)

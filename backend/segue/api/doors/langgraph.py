@@ -36,7 +36,7 @@ from segue.events.event_buffer import end_of
 from segue.memory.history import list_messages, opening_messages
 from segue.memory.session_store import get_session, list_sessions, update_session
 from segue.plans.store import StalePlan
-from segue.turns.branches import opening_after, seq_in_history
+from segue.turns.branches import opening_after
 from segue.turns.queries import find_turn, get_turn, list_turns, turn_of_key
 from segue.turns.store import ChatRequest, OnBusy, once
 
@@ -192,11 +192,12 @@ async def _say(client: Client, body: NewRun, session: Session) -> TurnKey:
 
 
 async def _instead_of(client: Client, session: Session, place: str | None) -> str | None:
-    """Returns the message that followed a checkpoint; None for the newest one. Raises what `seq_in_history` raises."""
+    """Returns the message that followed a checkpoint; None for the newest one. Raises what `find_turn` raises."""
     if place is None:
         return None
+    of = client.caller, session.id
     async with client.services.database.read_only() as connection:
-        seq = 0 if place == session.id else await seq_in_history(connection, client.caller, session.id, place)
+        seq = 0 if place == session.id else (await find_turn(connection, *of, place, goes_on=True)).turn_seq
         return await opening_after(connection, session.id, seq)
 
 
