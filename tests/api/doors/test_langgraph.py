@@ -92,6 +92,9 @@ async def test_a_plan_is_an_interrupt_that_is_approved_edited_and_rejected_in_bo
             *[[question]] * 2,
         ]
         assert (await client.threads.get(THREAD))["status"] == "interrupted"
+        misnamed = {"type": "edit", "edited_action": {"name": "delete_item", "args": {"item_id": "itm-7"}}}
+        with pytest.raises(APIStatusError, match="`mcp_delete_item`"):
+            await runs.create(THREAD, AGENT, command=decided(misnamed))
         done = await runs.wait(THREAD, AGENT, command=decided({"type": "approve"}))
         assert (last(done), "__interrupt__" in done) == ("1 is gone.", False)
 

@@ -267,7 +267,9 @@ def answer_of(resume: object, plan: Plan | None) -> ResumeAnswer:
     if yes in answers and no in answers and all(each in (yes, no) for each in answers):
         steps = zip(plan.waiting_steps if plan is not None else (), answers, strict=False)
         return replace(yes, chosen=frozenset(step.id for step, each in steps if each == yes))
-    if any(each != first for each in answers) or (first.edits and names not in ([], [first.edits])):
+    if first.edits and len(names) == 1 and names != [first.edits]:
+        raise InvalidRequest(f"`edited_action` has to name what waits: `{names[0]}`.")
+    if any(each != first for each in answers) or (first.edits and len(names) > 1):
         raise InvalidRequest("What is asked together is approved or rejected, not edited. Say in words what you want.")
     return first
 
