@@ -38,7 +38,6 @@ OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready", "/docs", "/openapi
 OPEN_FOLDER = ("/assets/", "/hooks/", APPROVE_PATH)  # the events of triggers are signed, and so are links to approve
 METRICS_PATH = "/metrics"
 _EVENTS_PATH = re.compile("/sessions/[^/]+/turns/([^/]+)/events")
-SAFE_METHODS = frozenset({"GET", "OPTIONS"})
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 UNTRACED = frozenset({"/health/live", "/health/ready", METRICS_PATH})
 
@@ -154,7 +153,7 @@ class Gate:
 
     def _refuse_other_pages(self, request: Request) -> None:
         """Cross-site requests: a browser sends a plain POST for any page without a preflight."""
-        if self._hosts is None or "*" in self._origins or request.method in SAFE_METHODS:
+        if self._hosts is None or "*" in self._origins or request.method in ("GET", "OPTIONS"):
             return
         for origin in request.headers.getlist("origin"):
             host = _without_port(origin.partition("://")[2])

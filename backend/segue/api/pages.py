@@ -30,7 +30,6 @@ _POLICY = (
 )
 # Swagger UI sets style attributes, and has pictures in its style sheet.
 _POLICY_OF_DOCS = _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace("blob:", "data:")
-_PAGES = ("Page_", "PageAround_")
 _SCHEMAS = "#/components/schemas/"
 _SENTENCE = re.compile(r"(.+?)\.(?:\s+(.+))?", re.DOTALL)
 
@@ -101,7 +100,7 @@ def _finished(document: dict[str, Any]) -> dict[str, Any]:
     schemas["OpenAIError"] = problems.OpenAIError.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
     del schemas["OpenAIError"]["$defs"]
     pages: dict[str, str] = {}
-    for name in filter(lambda each: each.startswith(_PAGES), schemas):
+    for name in filter(lambda each: each.startswith(("Page_", "PageAround_")), schemas):
         item = schemas[name]["properties"]["items"]["items"]
         first = (item.get("anyOf") or [item])[0]  # before those that cannot be read
         pages[name] = f"{first['$ref'].removeprefix(_SCHEMAS)}Page"

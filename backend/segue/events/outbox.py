@@ -250,7 +250,7 @@ async def retry_events(connection: Connection, event_id: str | None = None) -> i
 
 
 async def drop_excess(connection: Connection, *, most: int = MAX_EVENTS) -> int:
-    """Deletes those beyond the `most` newest or older than KEPT, DROPPED_AT_ONCE at most. Returns how many."""
+    """Deletes those beyond the `most` newest or older than KEPT, 10,000 at most. Returns how many."""
     newest_dropped = sa.select(webhook_events.c.seq).order_by(webhook_events.c.seq.desc()).offset(most).limit(1)
     beyond = sa.func.coalesce(newest_dropped.scalar_subquery(), sa.literal(0, sa.BigInteger))
     oldest = sa.select(webhook_events.c.id).order_by(webhook_events.c.seq).limit(10_000)
