@@ -12,7 +12,7 @@ import orjson
 import pytest
 from hypothesis import strategies as st
 
-from segue.models.tool_schemas import Bounds, acceptable_schema
+from segue.models.tool_schemas import Bounds, acceptable_schema, shown_schema
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2")) * 20
 BOUNDS = Bounds(description_chars=60)
@@ -230,3 +230,19 @@ def test_a_schema_nested_beyond_any_stack_is_cut_and_not_an_error() -> None:
 def test_numbers_that_are_none_are_left_out() -> None:
     found = acceptable_schema(only({"a": {"type": "number", "minimum": math.inf, "multipleOf": 0}}), Bounds())
     assert found == only({"a": {"type": "number"}})
+
+
+def test_a_schema_too_long_to_show_keeps_whole_properties_the_required_first_and_names_the_others() -> None:
+    long = {**TEXT, "description": "x" * 150, "enum": [f"choice {n}" for n in range(200)]}
+    schema = only({"a": long, **{f"b{n}": {**TEXT, "description": "y" * 150} for n in range(30)}, "c": NUMBER})
+    schema["required"] = ["c", "a"]
+    found = shown_schema(schema, 2000)
+    jsonschema_rs.Draft202012Validator(found)
+    assert list(found["properties"])[:2] == ["a", "c"]
+    assert found["properties"]["a"] == {**TEXT, "description": "x" * 99 + "…"}
+    assert found["properties"]["c"] == NUMBER
+    assert found["required"] == ["c", "a"]
+    assert "it also takes" in found["description"]
+    assert "b29" in found["description"]
+    assert len(json.dumps(found)) < 3000
+    assert shown_schema(only({"a": TEXT}), 2000) == only({"a": TEXT})

@@ -25,8 +25,7 @@ from segue.domain.user_request import PAGE
 from segue.memory.fact_cues import search_words
 from segue.memory.history_window import CountTokens
 from segue.memory.long_term import Embeddings, fused
-from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS
-from segue.models.untrusted import clipped
+from segue.models.tool_schemas import CALL_TOOL, MAX_TOOLS, shown_schema
 from segue.plans.asked_words import english_words, tool_words
 from segue.tools.availability import ToolGuard
 from segue.tools.builtin import defined
@@ -350,8 +349,8 @@ class ToolChooser:
 
 
 def _definition(spec: ToolSpec) -> dict[str, Any]:
-    described, schema = shortened(spec.description, MAX_DESCRIPTION_CHARS), dict(spec.input_schema)
-    return {"name": spec.name, "description": described, "arguments": clipped(schema, MAX_SCHEMA_CHARS)}
+    described = shortened(spec.description, MAX_DESCRIPTION_CHARS)
+    return {"name": spec.name, "description": described, "arguments": shown_schema(spec.input_schema, MAX_SCHEMA_CHARS)}
 
 
 async def _call_nothing(_: dict[str, Any], __: ToolContext) -> object:

@@ -59,6 +59,28 @@ def acceptable_schema(schema: Any, bounds: Bounds) -> Schema:
     return {"type": "object", "properties": {}, **{key: found[key] for key in kept if key in found}}
 
 
+def shown_schema(schema: Mapping[str, Any], max_chars: int) -> Schema:
+    """Returns the schema of an object in about so many characters: with whole properties, required ones first, with
+    types and descriptions alone of those that do not fit, and with the names of the rest in its description.
+    """
+    if len(orjson.dumps(schema).decode()) <= max_chars:
+        return dict(schema)
+    found = acceptable_schema(schema, Bounds(description_chars=max_chars // 20))
+    needed, properties, room = found.get("required", ()), found["properties"], max_chars
+    shown: Schema = {}
+    for name in sorted(properties, key=lambda name: name not in needed):
+        whole = properties[name]
+        for each in (whole, {key: whole[key] for key in ("type", "description") if key in whole}):
+            size = len(orjson.dumps({name: each}).decode())
+            if name not in shown and size <= room:
+                shown[name], room = each, room - size
+    left_out = [name for name in properties if name not in shown]
+    more = f"Not all details are shown{': it also takes ' if left_out else ''}{', '.join(left_out)}"
+    described = f"{found.get('description', '')} ({shortened(more, max_chars // 4)})".strip()
+    required = [name for name in needed if name in shown]
+    return {"type": "object", "description": described, "properties": shown, "required": required}
+
+
 class _Conversion:
     """One schema on its way; references lead to places in `root`."""
 
