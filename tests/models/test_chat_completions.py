@@ -131,6 +131,17 @@ ANSWERS = {
         text="42",
         reasoning="Let me see.",
     ),
+    "parts without a type": Row(
+        {"content": ["It ", {"text": "is 42."}]},
+        ({"content": ["It "]}, {"content": [{"text": "is 42."}]}),
+        text="It is 42.",
+    ),
+    "reasoning in details alone": Row(
+        {"content": "42", "reasoning_details": [{"type": "reasoning.text", "text": "Let me see.", "index": 0}]},
+        text="42",
+        reasoning="Let me see.",
+    ),
+    "reasoning_text": Row({"content": "42", "reasoning_text": "Let me see."}, text="42", reasoning="Let me see."),
     "thinking in the text": Row(
         {"content": "<think>\nLet me see.\n</think>\n\nIt is <b>42</b>."},
         text="It is <b>42</b>.",
@@ -196,6 +207,11 @@ ANSWERS = {
     "an object for arguments": calling({"q": "x"}, {"q": "x"}),
     "broken arguments": calling('{"q": ', None),
     "a list for arguments": calling("[1]", None),
+    "an empty list for arguments": calling("[]", {}),
+    "a call without a function": Row(
+        {"content": None, "tool_calls": [{"id": "c1", "name": "search", "arguments": {"q": 1}}]},
+        calls=(("search", {"q": 1}),),
+    ),
     "a name with a prefix": calling('{"q": 1}', {"q": 1}, name="functions.search"),
     "a name with Gemini's prefix": calling('{"q": 1}', {"q": 1}, name="default_api.search"),
     "a name with another prefix": calling('{"q": 1}', {"q": 1}, name=" tools.search\n"),
@@ -393,6 +409,10 @@ CUT = {
     "length in a call": (None, "length", False),
     "Mistral's length in a call": (None, "model_length", False),
     "Zhipu's length before a word": ("", "model_context_window_exceeded", False),
+    "a length in capitals": (None, "LENGTH", False),
+    "watsonx's limit": (None, "token_limit", False),
+    "watsonx's end": ("stop here", "CANCELLED", True),
+    "Bedrock's filter": ("stop here", "guardrail_intervened", False),
     "Zhipu's filter": ("stop here", "sensitive", False),
     "Google's filter": ("stop here", "content_filter: PROHIBITED_CONTENT", False),
     "a call that Google could not read": ("stop here", "function_call_filter: MALFORMED_FUNCTION_CALL", True),
@@ -504,6 +524,10 @@ USAGES = {
     "details that are null": (
         {**USED, "prompt_tokens_details": None, "completion_tokens_details": None},
         (11, 7, 0, 0, 0, False),
+    ),
+    "Anthropic's names": (
+        {"input_tokens": 11, "output_tokens": 7, "cache_creation_input_tokens": 2},
+        (11, 7, 0, 2, 0, False),
     ),
     "as fractions": ({"prompt_tokens": 11.0, "completion_tokens": 7.5, "total_tokens": 18.5}, (11, 7, 0, 0, 0, False)),
     "in words": (

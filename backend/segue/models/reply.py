@@ -183,7 +183,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
             return None
         if not isinstance(args, str):
             break
-    return args if isinstance(args, dict) else {} if args is None else None
+    return args if isinstance(args, dict) else {} if args in (None, []) else None  # the list is how PHP writes none
 
 
 def _mended(text: str) -> Any:

@@ -188,7 +188,7 @@ class CompletionReader:
 
     def _words(self, message: Mapping[str, Any]) -> AnswerPart:
         content, images = message.get("content"), list[str]()
-        parts = content if isinstance(content, list) else ()
+        parts = [_part(part) for part in content] if isinstance(content, list) else ()
         if parts or message.get("images"):
             images = list(filter(None, map(image_in, (*(message.get("images") or ()), *parts))))
         text = _texts(parts, _FIELDS["text_parts"]) if parts else plain_words(content)
@@ -204,14 +204,14 @@ class CompletionReader:
         return AnswerPart(text, reasoning + thought, images=images, usage=self._usage)
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> _OpenCall:
-        function = call.get("function") or {}
+        function = call.get("function") or call
         name, args = plain_words(function.get("name")), function.get("arguments") or ""
         if not isinstance(args, str):
             args = orjson.dumps(args).decode()
         piece = _OpenCall(call.get("index"), plain_words(call.get("id")), name, args)
         current = self._continued(piece, position)
         if current is None:
-            if "function" not in call and piece.index is None:
+            if "function" not in call and not name and piece.index is None:
                 raise ValueError("a call without a function")
             piece.index = position if piece.index is None else piece.index
             piece.latest, piece.at = piece.args, len(self._calls)
@@ -261,6 +261,11 @@ def plain_words(value: object) -> str:
             return ""
 
 
+def _part(part: Any) -> Any:
+    """Returns a part of a list of content with a type: some endpoints' texts have none."""
+    return {"type": "text", "text": part} if isinstance(part, str) else {"type": "text", **part}
+
+
 def _texts(parts: Iterable[Any], fields: Mapping[str, str]) -> str:
     found = ((part, fields.get(str(part.get("type")))) for part in parts if isinstance(part, dict))
     return "".join(plain_words(part.get(name) or part) for part, name in found if name is not None)
@@ -270,7 +275,7 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
     """Returns None if nothing was counted: an answer takes at least one token."""
     if not isinstance(usage, dict):
         return None
-    input_tokens, output_tokens = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+    input_tokens, output_tokens = _counted(usage, _FIELDS["input_tokens"]), _counted(usage, _FIELDS["output_tokens"])
     if not input_tokens and not output_tokens:
         return None
     if input_tokens:  # xAI and Google count what the model thought in the total only
