@@ -161,6 +161,7 @@ async def test_a_result_arrives_also_if_it_is_not_as_its_tool_declares(tmp_path:
 
 
 TEXT = {"type": "text", "text": "seen"}
+LINK = {"type": "resource_link", "uri": "a:b", "name": "b", "mime_type": None, "size_bytes": None}
 LEFT_OUT = {
     "null for what is not said": (
         {"content": [TEXT], "isError": None, "structuredContent": None, "_meta": None},
@@ -171,7 +172,14 @@ LEFT_OUT = {
     "such a value beside its text": ({"structuredContent": 5, "content": [TEXT]}, "seen"),
     "icons of a draft": (
         {"content": [{"type": "resource_link", "uri": "a:b", "name": "b", "icons": [{"src": "c", "sizes": "48x48"}]}]},
-        {"type": "resource_link", "uri": "a:b", "name": "b", "mime_type": None, "size_bytes": None},
+        LINK,
+    ),
+    "what nobody knows": ({"content": [TEXT, {"type": "dance", "steps": 2}]}, ["seen", {"type": "dance", "steps": 2}]),
+    "a text with odd annotations": ({"content": [{**TEXT, "annotations": {"priority": 5}}]}, "seen"),
+    "a text that is no list": ({"content": "seen"}, "seen"),
+    "a link with more about it": (
+        {"content": [{"type": "resource_link", "uri": "a:b", "name": "b", "description": "of May", "title": None}]},
+        {**LINK, "description": "of May"},
     ),
     "large, without content": (
         {"structuredContent": {"seen": "x" * 200_000}, "isError": None},

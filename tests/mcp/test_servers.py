@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
+from mcp_types import CallToolResult, EmbeddedResource, ResourceLink, TextContent, TextResourceContents, ToolAnnotations
 from mcp_types import Tool as McpTool
 from structlog.testing import capture_logs
 
@@ -110,6 +110,9 @@ async def test_a_result_marked_as_error_fails_with_its_text(ours: McpServers) ->
 def test_an_error_that_says_why_in_its_structured_value_alone_fails_with_that() -> None:
     with pytest.raises(ToolFailed, match=r'\{"code":"no_such_mail"\}'):
         value_of(CallToolResult(content=[], structured_content={"code": "no_such_mail"}, is_error=True), wrapped=False)
+    why = EmbeddedResource(resource=TextResourceContents(uri="a:b", text="no such mail"))
+    with pytest.raises(ToolFailed, match="no such mail"):
+        value_of(CallToolResult(content=[why], is_error=True), wrapped=False)
     with pytest.raises(ToolFailed, match="without a reason"):
         value_of(CallToolResult(content=[], is_error=True), wrapped=False)
 

@@ -19,7 +19,7 @@ from segue.domain.visible import visible
 from segue.mcp.large_messages import UNREAD, unpacked
 from segue.mcp.server_connection import all_pages
 from segue.mcp.status import MAX_URI_CHARS, FilledPrompt, McpPrompt, PromptArgument, PromptMessage
-from segue.mcp.tool_mapping import resource_value
+from segue.mcp.tool_mapping import resource_value, words_of
 from segue.tools.normalize import Unread, clean_text
 
 MAX_FILLED_CHARS: Final = 32_000  # what a user may say at once
@@ -111,7 +111,10 @@ class Offers:
     async def fill(self, name: str, arguments: Mapping[str, str]) -> FilledPrompt:
         """Raises ToolFailed if the server fails, or returns too much."""
         result = await self._ask("prompts/get", lambda client: client.session.get_prompt(name, dict(arguments)))
-        messages = [PromptMessage(each.role, clean_text(_said(each.content))) for each in result.messages]
+        messages = [
+            PromptMessage(each.role, clean_text(words_of(each.content) or f"[{each.content.type}]"))
+            for each in result.messages
+        ]
         if sum(len(each.content) for each in messages) > MAX_FILLED_CHARS:
             raise ToolFailed(f"The prompt is longer than {MAX_FILLED_CHARS} characters.")
         return FilledPrompt(_text(result.description, _MAX_DESCRIPTION), messages)
@@ -174,14 +177,3 @@ def _prompt(server: str, prompt: mcp_types.Prompt) -> McpPrompt:
 
 def _text(text: str | None, limit: int) -> str:
     return visible(clean_text((text or "")[:limit]))
-
-
-def _said(content: mcp_types.ContentBlock) -> str:
-    match content:
-        case (
-            mcp_types.TextContent(text=text)
-            | mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents(text=text))
-        ):
-            return text
-        case _:
-            return f"[{content.type}]"

@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never
 import mcp_types
 from mcp_types import Tool as McpTool
 from mcp_types.methods import validate_server_result
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from segue.domain.ids import NOT_IN_A_TOOL_NAME, TOOL_NAME, offered_name
@@ -42,6 +42,7 @@ _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
 _JOINERS: Final = "\u200c\u200d"
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_BLOCK: Final = TypeAdapter[mcp_types.ContentBlock](mcp_types.ContentBlock)
 _DEFAULTS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _WITH_ICONS: Final = ("content", "prompts", "resourceTemplates", "resources", "serverInfo", "tools")
 _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "enum", "pattern", "required"})
@@ -53,16 +54,29 @@ class _Unfit(Exception):
 
 
 def readable_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Returns a result with what servers leave out, or say as null: the SDK would refuse it after the effect. Icons, of
-    which drafts of the protocol had another form, are not used.
+    """Returns a result with what servers leave out, or say as null, and with blocks of content that the SDK does not
+    read as the texts of them: it would refuse all of it after the effect. Icons, of which drafts of the protocol had
+    another form, are not used.
     """
     said = _DEFAULTS | {name: each for name, each in result.items() if each is not None}
     for named in (each for name in _WITH_ICONS for each in _listed(said.get(name))):
         named.pop("icons", None)
+    if content := said.get("content"):
+        said["content"] = list(map(_readable_block, content if isinstance(content, list) else [content]))
     if isinstance(value := said.get("structuredContent", {}), dict):
         return {"content": [], **said} if value else said
     text = json.dumps(said.pop("structuredContent"), ensure_ascii=False)
     return said | {"content": said.get("content") or [{"type": "text", "text": text}]}
+
+
+def _readable_block(block: Any) -> Any:
+    if isinstance(block, dict):
+        block.pop("annotations", None)  # unused, and some servers have other values in them
+    try:
+        _BLOCK.validate_python(block)
+    except ValidationError:
+        return {"type": "text", "text": block if isinstance(block, str) else json.dumps(block, ensure_ascii=False)}
+    return block
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
@@ -290,7 +304,7 @@ def _is_wrapped(name: str, schema: Mapping[str, Any]) -> bool:
 def value_of(result: mcp_types.CallToolResult, *, wrapped: bool) -> object:
     """Returns the structured value of a result, or its content; a large one Unread. Raises ToolFailed for an error."""
     if result.is_error:
-        said = "\n".join([block.text for block in result.content if isinstance(block, mcp_types.TextContent)]).strip()
+        said = "\n".join(filter(None, map(words_of, result.content))).strip()
         if not said and result.structured_content:
             said = to_json(result.structured_content).decode()
         error = _SDK_PREFIX.sub("", said)[:MAX_ERROR_CHARS]
@@ -339,12 +353,25 @@ def _block(block: mcp_types.ContentBlock) -> object:
         case mcp_types.ImageContent() | mcp_types.AudioContent():
             return {"type": block.type, "mime_type": block.mime_type, "data": block.data}
         case mcp_types.ResourceLink():
-            link = {"type": block.type, "uri": block.uri, "name": block.name}
+            about = {"title": block.title, "description": block.description}
+            link = {"type": block.type, "uri": block.uri, "name": block.name} | {k: v for k, v in about.items() if v}
             return link | {"mime_type": block.mime_type, "size_bytes": block.size}
         case mcp_types.EmbeddedResource(resource=resource):
             return {"type": block.type} | resource_value(resource)
         case _:
             assert_never(block)
+
+
+def words_of(block: mcp_types.ContentBlock) -> str:
+    """Returns the text of a block, empty if it is none."""
+    match block:
+        case (
+            mcp_types.TextContent(text=text)
+            | mcp_types.EmbeddedResource(resource=mcp_types.TextResourceContents(text=text))
+        ):
+            return text
+        case _:
+            return ""
 
 
 def resource_value(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> dict[str, object]:
