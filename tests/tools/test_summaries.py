@@ -215,6 +215,8 @@ def test_ids_are_not_crowded_out_by_the_links_around_them() -> None:
         ({"id": 7, "ok": True, "size": 12}, ["7"]),
         ({"id": True, "ids": [1, False, "b", None, 2.5]}, ["1", "b"]),
         ({"messageId": "m-1", "UUID": "u-1", "order_number": 118, "Message-ID": "m-2"}, ["u-1", "m-1", "118", "m-2"]),
+        ({"sha": "9fceb02", "iCalUID": "a@b", "reference": "X1", "id_cliente": 5}, ["9fceb02", "X1", "a@b", "5"]),
+        ({"editable": [{"编号": "甲一"}, {"رقم": 44}], "next_cursor": "eyJv"}, ["甲一", "44", "eyJv"]),
         ({"identity": "x", "valid": "y", "paid": 3, "keyboard": "z"}, []),
         (
             {"html_url": "https://a.test/b", "path": "/home/a.txt", "id": "last"},

@@ -20,8 +20,11 @@ MAX_SEARCHED_CHARS = 50_000
 MAX_KEY_CHARS = 60
 
 _KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ID_WORDS = frozenset({"id", "ids", "uuid", "uuids", "guid", "number", "numbers", "key", "keys"})
-_ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths"})
+_ID_WORDS = frozenset({
+    "id", "ids", "uuid", "uuids", "guid", "uid", "uids", "number", "numbers", "key", "keys", "identifier", "identifiers",
+    "sha", "sku", "slug", "ref", "refs", "reference", "references", "编号", "单号", "رقم",
+})  # fmt: skip
+_ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths", "cursor"})
 _FILE_WORDS = frozenset({"file", "files", "filename", "filenames", "filepath", "folder", "directory"})
 _FILE_NAME = re.compile(r"(?=[^\s@/\\.]*[^\W\d])[^\s@]{0,200}[^\s@/\\.]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _ID_IN_TEXT = re.compile(  # words need no spaces around them in every script, so an id ends where its own letters do
@@ -149,9 +152,11 @@ def _candidates(key: str | None, leaf: Any) -> Iterator[tuple[int, str]]:
 def kind_of_key(key: str) -> int | None:
     """Returns 0 for the key of an id, 1 for that of another thing's id, 2 for an address or a file, None for others."""
     words = _KEY_WORD.findall(key)
-    last = words[-1].lower() if words else ""
+    last = words[-1].lower() if words else key.strip()
     if last in _ID_WORDS:
-        return 0 if len(words) == 1 else 1
+        return 0 if len(words) <= 1 else 1
+    if words and words[0].lower() == "id":  # `id_cliente`
+        return 1
     return 2 if last in _ADDRESS_WORDS or last in _FILE_WORDS else None
 
 
