@@ -44,6 +44,9 @@ NOT_SAID = [
 ]
 
 AS_SAID = [
+    ("Viveva a Milano", "prima vivevo a Milano, ora vivo a Roma"),
+    ("用户住在上海", "我以前住在北京，现在住在上海"),
+    ("يعيش في ميلانو", "كنت أعيش في روما، والآن أعيش في ميلانو"),
     ("The user lives in Rome", "I live in Rome, not in Milan"),
     ("The user lives in Rome", "No, I live in Rome"),
     ("The user is allergic to peanuts", "Don't forget that I'm allergic to peanuts"),
@@ -166,6 +169,9 @@ OTHERWISE = [
     ("The user drinks coffee with sugar", "I drink coffee without sugar"),
     ("The user lives in Milan", "I live in Rome, not in Milan"),
     ("The user lives in Milan", "I no longer live in Milan"),
+    ("Vive a Milano", "prima vivevo a Milano, ora vivo a Roma"),
+    ("用户住在北京", "我以前住在北京，现在住在上海"),
+    ("المستخدم يعيش في روما", "كنت أعيش في روما، والآن أعيش في ميلانو"),
     ("The user is allergic to nuts", "I'm not allergic to nuts"),
     ("The user has children", "I have no children"),
     ("The user smokes", "I haven't smoked for years"),

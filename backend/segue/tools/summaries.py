@@ -21,8 +21,8 @@ MAX_KEY_CHARS = 60
 
 _KEY_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ID_WORDS = frozenset({
-    "id", "ids", "uuid", "uuids", "guid", "uid", "uids", "number", "numbers", "key", "keys", "identifier", "identifiers",
-    "sha", "sku", "slug", "ref", "refs", "reference", "references", "编号", "单号", "رقم",
+    "id", "ids", "uuid", "uuids", "guid", "uid", "uids", "number", "numbers", "key", "keys", "identifier",
+    "identifiers", "sha", "sku", "slug", "ref", "refs", "reference", "references", "编号", "单号", "رقم",
 })  # fmt: skip
 _ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths", "cursor"})
 _FILE_WORDS = frozenset({"file", "files", "filename", "filenames", "filepath", "folder", "directory"})
