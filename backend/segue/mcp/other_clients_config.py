@@ -42,10 +42,6 @@ class Faults(Exception):
     """The faults of the file: the arguments are texts, one for each."""
 
 
-class _Meaningless(Exception):
-    """A value that a key cannot have."""
-
-
 class Translation:
     """A file in Segue's own keys. Raises Faults for keys that are no known client's, and values that mean nothing.
     `ignored` are keys, each with the reason; `inputs` are the values that `${input:…}` falls back to.
@@ -128,7 +124,7 @@ class Translation:
                     _set_once(result, row.becomes, value)
                 case "refused" if _switch(value):
                     self._faults.append(f"{where} is {row.said}")
-        except _Meaningless as unfit:
+        except (ValueError, TypeError) as unfit:  # a value that the key cannot have
             self._faults.append(f"{where} {unfit}")
 
     def _add_unknown(self, where: str, key: str, known: Collection[str]) -> None:
@@ -166,34 +162,34 @@ def _shown(key: str) -> str:
 
 def _names(value: object) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise _Meaningless("must be a list of names of tools")
+        raise ValueError("must be a list of names of tools")
     return value
 
 
 def _switch(value: object) -> bool:
     if not isinstance(value, bool):
-        raise _Meaningless("must be true or false")
+        raise TypeError("must be true or false")
     return value
 
 
 def _transport(value: object) -> str:
     if not isinstance(value, str) or value not in TRANSPORTS:
-        raise _Meaningless("must be stdio, http, streamable-http or sse: Segue speaks no other")
+        raise ValueError("must be stdio, http, streamable-http or sse: Segue speaks no other")
     return value if value in ("stdio", "sse") else "http"
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Meaningless("must be a number")
+        raise TypeError("must be a number")
     if value < LEAST_MILLISECONDS:
         return value
     if value > MOST_SECONDS:
         return value / 1000
     either = "seconds (Cline, Roo Code) or milliseconds (Claude Code, Gemini CLI, LibreChat)"
-    raise _Meaningless(f"may be {either}: write timeout_s")
+    raise ValueError(f"may be {either}: write timeout_s")
 
 
 def _set_once(result: dict[str, Any], key: str, value: object) -> None:
     if key in result:
-        raise _Meaningless(f"says the same as {key}: give one of them")
+        raise ValueError(f"says the same as {key}: give one of them")
     result[key] = value

@@ -49,10 +49,6 @@ _EXACT: Final = frozenset({*REFERENCES, "$anchor", "$id", "const", "default", "e
 _NAMED: Final = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 
 
-class _Unfit(Exception):
-    """A tool that cannot be offered; the message says why."""
-
-
 def readable_result(result: dict[str, Any]) -> dict[str, Any]:
     """Returns a result with what servers leave out, or say as null, and with blocks of content that the SDK does not
     read as the texts of them: it would refuse all of it after the effect. Icons, of which drafts of the protocol had
@@ -143,7 +139,7 @@ def tools_of(
             return _with_fit_checks(server, tools), [cut, *left_out][:_MAX_LEFT_OUT]
         try:
             spec = _spec(server, config, tool, timeout_s, named)
-        except _Unfit as unfit:
+        except ValueError as unfit:
             left_out.append(_left_out(server, tool, str(unfit)))
             continue
         if spec.name in tools:
@@ -181,17 +177,15 @@ async def _run(call: ToolCaller, arguments: dict[str, Any], context: ToolContext
 def _spec(
     server: str, config: McpServerConfig, tool: McpTool, timeout_s: float, named: Callable[[str], str]
 ) -> ToolSpec:
+    """Raises ValueError, which says why, for a tool that cannot be offered."""
     hints = tool.annotations
     if tool.execution is not None and tool.execution.task_support == "required":
-        raise _Unfit("it runs as a task only (taskSupport: required), which Segue does not have")
+        raise ValueError("it runs as a task only (taskSupport: required), which Segue does not have")
     effect, effect_guessed = effect_of(tool.name, hints, config.unannotated)
 
     schema, annotated = _schema(tool.name, tool.input_schema), (tool.meta or {}).get("segue/idempotency_arg")
     idempotency_arg = config.idempotency_arg.get(tool.name) or (annotated if isinstance(annotated, str) else "")
-    try:
-        schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema
-    except ValueError as unfit_argument:
-        raise _Unfit(str(unfit_argument)) from None
+    schema = without_argument(schema, idempotency_arg) if idempotency_arg else schema
     check = _check(server, config, tool)
     return ToolSpec(
         name=named(tool.name),
@@ -236,7 +230,7 @@ def _name(prefix: str, shared: Collection[str], name: str) -> str:
     """`shared` are names that several tools come to, such as mail.get and mail_get: the one called so gets it."""
     full = _plain_name(prefix, name)
     if not name:
-        raise _Unfit("its name is empty")
+        raise ValueError("its name is empty")
     is_plain = all(map(str.isascii, filter(str.isalnum, name)))  # else 搜索 and 删除 would both be called `__`
     return full if is_plain and TOOL_NAME.fullmatch(full) and full not in shared else offered_name(prefix + name)
 
@@ -259,14 +253,14 @@ def _joins(char: str) -> bool:
 
 def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
-        raise _Unfit("its input schema is not that of an object")
+        raise ValueError("its input schema is not that of an object")
     cleaned: dict[str, Any] = _clean(schema)
     if len(json.dumps(cleaned, ensure_ascii=False).encode(errors="replace")) > _MAX_SCHEMA_BYTES:
-        raise _Unfit(f"its input schema is over {_MAX_SCHEMA_BYTES // 1024} kB")
+        raise ValueError(f"its input schema is over {_MAX_SCHEMA_BYTES // 1024} kB")
     try:
         InputSchema(cleaned, tool=name)
     except UnfitSchema as unfit:
-        raise _Unfit(f"its input schema cannot be used: {unfit}") from None
+        raise ValueError(f"its input schema cannot be used: {unfit}") from None
     return cleaned
 
 
@@ -279,7 +273,7 @@ def _clean(node: Any, under: str = "") -> Any:
     if isinstance(node, str):
         return node if under in _EXACT else _visible(node)
     if isinstance(node, int | float) and not abs(node) < _LARGEST:
-        raise _Unfit("its input schema has a number that JSON cannot carry")
+        raise ValueError("its input schema has a number that JSON cannot carry")
     if not isinstance(node, Mapping):
         return node
     if under in _EXACT:
@@ -287,7 +281,7 @@ def _clean(node: Any, under: str = "") -> Any:
     if under in _NAMED:
         return {name: _clean(schema) for name, schema in node.items() if schema is not None}
     if any(isinstance(ref := node.get(key), str) and not ref.startswith("#") for key in REFERENCES):
-        raise _Unfit("its input schema refers to another document")
+        raise ValueError("its input schema refers to another document")
     # Servers write null for what a schema does not say, and `required` beside the type of a property.
     nothing = {"required": (None, True, False), "const": (), "default": ()}
     stated = {key: each for key, each in node.items() if each not in nothing.get(key, (None,))}

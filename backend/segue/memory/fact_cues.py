@@ -103,7 +103,9 @@ def search_words(text: str) -> str:
     """Returns the words to search for: those of `index_words` that are no stopwords in the language of the text."""
     words = split_words(text[:LONGEST_READ])
     stopwords = max(FACT_WORDS.now.stopwords.values(), key=lambda stopwords: sum(word in stopwords for word in words))
-    meaningful = (word for word in _in_pairs(words) if not _is_stopword(word, stopwords))
+    # A pair of letters is a stopword only if both are: 会 is, 会议 is a meeting.
+    pairs = ((word, word if is_unspaced(word[0]) else [word]) for word in _in_pairs(words))
+    meaningful = (word for word, parts in pairs if not stopwords.issuperset(parts))
     return " ".join(list(dict.fromkeys(meaningful))[:MOST_SEARCH_WORDS])
 
 
@@ -134,11 +136,6 @@ def _in_pairs(words: Iterable[str]) -> Iterator[str]:
     for unspaced, together in groupby(words, key=is_unspaced):
         run = list(together)
         yield from map("".join, pairwise(run)) if unspaced and len(run) > 1 else run
-
-
-def _is_stopword(word: str, stopwords: frozenset[str]) -> bool:
-    """A pair of letters is one only if both are: 会 is, 会议 is a meeting."""
-    return stopwords.issuperset(word) if is_unspaced(word[0]) else word in stopwords
 
 
 def _cues_in(words: Phrase) -> Iterator[str]:

@@ -128,6 +128,7 @@ class ChatModel:
         self._tools = ToolBindings(bounds)
         self._begins_inside = normal_form.begins_inside(self.name)
         self._has_told_of_calls_in_text = False
+        self._timeout_s = self._whole_s = self._longest_wait_s = self.settings.llm_timeout_s
 
     @property
     def unpriced(self) -> tuple[str, ...]:
@@ -216,7 +217,7 @@ class ChatModel:
         return {**sampling, "max_tokens": min(requested, at_most)} if requested and at_most else dict(sampling)
 
     async def _in_time(self, request: ModelRequest, retries: Retries, listener: Listener | None, span: Span) -> Reply:
-        deadline_s = self._deadline_s(is_streamed=listener is not None)
+        deadline_s = self._whole_s if listener is None else self._timeout_s
         try:
             async with asyncio.timeout(deadline_s):
                 return await self._retried(request, retries, listener, span)
@@ -257,7 +258,7 @@ class ChatModel:
             # Words that a listener has heard cannot be taken back, so a stream is retried only before its first.
             is_last = attempt == self.settings.llm_max_retries or retries.left == 0
             is_last = is_last or time.monotonic() + failure.delay_s > began + self.settings.llm_timeout_s
-            if answer.has_begun or is_last or not self._may_wait(failure):
+            if answer.has_begun or is_last or not failure.error.retryable or failure.delay_s > self._longest_wait_s:
                 break
             attempt += 1
             retries.left -= 1
@@ -330,12 +331,6 @@ class ChatModel:
         failure = refusals.failure_of(known, attempt=attempt, chance=chance, setting=setting, provider=self.provider)
         failure.error.__cause__ = error
         return failure
-
-    def _deadline_s(self, *, is_streamed: bool) -> float:  # noqa: ARG002 (for a model that has a fallback)
-        return self.settings.llm_timeout_s
-
-    def _may_wait(self, failure: refusals.Failure) -> bool:
-        return failure.error.retryable and failure.delay_s <= self.settings.llm_timeout_s
 
 
 async def with_a_key(

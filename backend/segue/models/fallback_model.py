@@ -11,7 +11,7 @@ from segue.domain.errors import AppError
 from segue.log import log
 from segue.models.chat_model import ChatModel
 from segue.models.model_settings import ModelSettings
-from segue.models.refusals import Failure, another_may_answer, is_down, timeout
+from segue.models.refusals import another_may_answer, is_down, timeout
 from segue.models.reply import ProviderModel, Reply
 from segue.models.streamed_answer import Listener
 
@@ -31,13 +31,14 @@ class ModelWithFallback(ChatModel):
         monotonic: Callable[[], float] = time.monotonic,
         **named: Any,
     ) -> None:
-        self._share_s = settings.llm_timeout_s / max(2, 1 + len(settings.llm_fallback_models))
-        first_token_s = min(settings.llm_first_token_timeout_s, self._share_s)
+        share_s = settings.llm_timeout_s / max(2, 1 + len(settings.llm_fallback_models))
+        first_token_s = min(settings.llm_first_token_timeout_s, share_s)
         bounded = settings.model_copy(update={"llm_first_token_timeout_s": first_token_s})
         super().__init__(model, settings=bounded, **named)
         self.made_by += fallback.made_by
         self._fallback = fallback
-        self._timeout_s = settings.llm_timeout_s
+        self._whole_s = share_s  # a stream shows that it lives; a whole answer does not, and leaves time for the others
+        self._longest_wait_s = min(self._longest_wait_s, MAX_WAIT_S)
         self._monotonic = monotonic
         self._down_until = 0.0
 
@@ -74,13 +75,6 @@ class ModelWithFallback(ChatModel):
         if self._down_until:
             self._down_until = now + DOWN_S  # this call tries it, the others go on without
         return True
-
-    def _deadline_s(self, *, is_streamed: bool) -> float:
-        """A stream shows that it lives. A whole answer does not, and must leave time for the others."""
-        return self._timeout_s if is_streamed else self._share_s
-
-    def _may_wait(self, failure: Failure) -> bool:
-        return super()._may_wait(failure) and failure.delay_s <= MAX_WAIT_S
 
 
 class _Heard:

@@ -162,7 +162,9 @@ def _part_of(text: str, declared: str | None) -> BinaryPart | None:
         return None
     if not _BASE64.fullmatch(text):
         return None
-    if not (is_declared or _kind_of(text) or _is_varied(text)):
+    sample, kinds = text[:4000], (str.isupper, str.islower, str.isdigit)
+    is_varied = len(set(sample)) >= MIN_ALPHABET and all(any(map(kind, sample)) for kind in kinds)
+    if not (is_declared or _kind_of(text) or is_varied):
         return None
     part = _part(text, declared)
     return None if len(part.encoded.rstrip("=")) % 4 == 1 else part
@@ -187,12 +189,6 @@ def _text_or_unknown(encoded: str) -> str:
         _decoded(encoded).decode()
         return "text/plain"
     return UNKNOWN
-
-
-def _is_varied(encoded: str) -> bool:
-    sample = encoded[:4000]
-    kinds = (str.isupper, str.islower, str.isdigit)
-    return len(set(sample)) >= MIN_ALPHABET and all(any(map(kind, sample)) for kind in kinds)
 
 
 def _decoded(encoded: str) -> bytes:

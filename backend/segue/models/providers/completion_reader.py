@@ -280,16 +280,12 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:
         return None
     if input_tokens:  # xAI and Google count what the model thought in the total only
         output_tokens = max(output_tokens, token_count(usage.get("total_tokens")) - input_tokens)
-    return UsageMetadata(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        total_tokens=input_tokens + output_tokens,
-        input_token_details=InputTokenDetails(
-            cache_read=_counted(usage, _FIELDS["cached_tokens"]),
-            cache_creation=_counted(usage, _FIELDS["cache_write_tokens"]),
-        ),
-        output_token_details=OutputTokenDetails(reasoning=_counted(usage, _FIELDS["reasoning_tokens"])),
-    )
+    names = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
+    read, written, thought = (_counted(usage, _FIELDS[name]) for name in names)
+    total = input_tokens + output_tokens
+    counts = UsageMetadata(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=total)
+    details = InputTokenDetails(cache_read=read, cache_creation=written)
+    return {**counts, "input_token_details": details, "output_token_details": OutputTokenDetails(reasoning=thought)}
 
 
 def _counted(usage: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> int:
