@@ -46,6 +46,7 @@ _BEGINNINGS: Final = (  # how files begin
     (re.compile(rb"OggS"), "audio/ogg"), (re.compile(rb"%PDF-"), PDF),
     (re.compile(rb"PK\x03\x04"), "application/zip"), (re.compile(rb"\x1f\x8b\x08"), "application/gzip"),
     (re.compile(rb"....ftyp(?:hei|mif)", re.DOTALL), "image/heic"), (re.compile(rb"II\*\0|MM\0\*"), "image/tiff"),
+    (re.compile(rb"{\\rtf"), "application/rtf"),
 )  # fmt: skip
 
 MAX_DEPTH = 64

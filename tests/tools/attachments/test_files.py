@@ -121,6 +121,7 @@ def test_a_file_that_is_not_taken_is_told_by_what_it_is() -> None:
     for content, name in (
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "an Office file of an old format, or with a password"),
         (b"\0\0\0\x18ftypheic\0", "image/heic"),
+        (rb"{\rtf1\ansi Perch\'e9}", "application/rtf"),
     ):
         with pytest.raises(UnsupportedFile, match=f"This is {name}. Attach"):
             kind_of(content)
