@@ -163,8 +163,8 @@ class ChatModel:
         """
         options.setdefault("empty_tries", MAX_EMPTY_ANSWERS)
         parts = amended_requests.RequestParts(messages, tuple(tools), self._form, limits=self._limits, **options)
-        if self._too_long is not None:
-            parts = amended_requests.fitting(parts, self._too_long)
+        if self._too_long is not None and amended_requests.size_of(messages) >= self._too_long:
+            parts = replace(parts, messages=amended_requests.shortened(messages, self._too_long // 2))
         request = self._request(parts, account)
         started, outcome = time.monotonic(), "internal_error"
         with self.span("model", model=self.id, provider=self.traced_as) as span:
@@ -192,8 +192,7 @@ class ChatModel:
 
     def _request(self, parts: amended_requests.RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        if parts.limits.window is not None:
-            parts = amended_requests.within_window(parts, parts.limits.window)
+        parts = amended_requests.within_window(parts)
         model, bound, sampling = self.model, self._tools.of(parts.tools), parts.sampling
         options = RequestOptions(
             bound.offered,

@@ -35,8 +35,6 @@ _FITTING_ID = re.compile(r"[a-zA-Z0-9]{9}", re.ASCII)
 _NO_ANSWER, _RESULTS_NOTED = AIMessage(NO_ANSWER), AIMessage(RESULTS_NOTED)
 _CARRY_ON, _NO_WORDS = HumanMessage(CARRY_ON), HumanMessage(NO_WORDS)
 
-Digest = Callable[[str], str]
-
 
 @dataclass(frozen=True, slots=True)
 class WireForm:
@@ -234,7 +232,7 @@ def short_id(call_id: str) -> str:
     return "".join(_ALPHABET[number // base**place % base] for place in range(ID_CHARS))
 
 
-def sent_ids(messages: Iterable[BaseMessage], form: WireForm, short: Digest = short_id) -> dict[str, str]:
+def sent_ids(messages: Iterable[BaseMessage], form: WireForm, short: Callable[[str], str] = short_id) -> dict[str, str]:
     """Returns the ids that the calls of one request go out under, each a short one of its own, by their own."""
     ids: dict[str, str] = {}
     taken: set[str] = set()

@@ -131,11 +131,10 @@ def _objection(url: httpx2.URL) -> str | None:
 async def _fetch(client: httpx2.AsyncClient, address: str) -> _Body:
     try:
         url = httpx2.URL(address.strip())
-        objection = _objection(url)
+        if objection := _objection(url):
+            raise ToolRetry(f"web_fetch {objection}.")
     except (httpx2.InvalidURL, ValueError):
         raise ToolRetry("`url` is not a valid address. Give a full one, such as https://example.org/page.") from None
-    if objection:
-        raise ToolRetry(f"web_fetch {objection}.")
     try:
         async with _last_hop(client, url) as response:
             return await _body(response)
