@@ -51,11 +51,11 @@ class ModelWithFallback(ChatModel):
         instead = partial(self._fallback.reply, *messages_and_tools, **options)
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
-            heard = _Heard(listener)
+            heard = set[str]()
             try:
-                reply = await ask(listener=heard.listener)
+                reply = await ask(listener=listener and _noting(listener, heard))
             except AppError as error:
-                if heard.words or not another_may_answer(error):
+                if heard or not another_may_answer(error):
                     raise
                 self._down_until = self._monotonic() + DOWN_S if is_down(error) else 0.0
                 log.warning("model_fallback", model=self.name, fallback=self._fallback.name, reason=error.detail)
@@ -77,20 +77,15 @@ class ModelWithFallback(ChatModel):
         return True
 
 
-class _Heard:
-    """A listener, and whether it has heard words that stand."""
+def _noting(listener: Listener, heard: set[str]) -> Listener:
+    """Returns a listener that has something in `heard` while it has heard words that stand."""
 
-    def __init__(self, listener: Listener | None) -> None:
-        self.words = False
-        self.listener = listener and replace(listener, on_text=self._add, on_withdrawn=self._withdraw)
-        self._listener = listener
+    def told(text: str) -> None:
+        heard.add("words")
+        listener.on_text(text)
 
-    def _add(self, text: str) -> None:
-        self.words = True
-        if self._listener is not None:
-            self._listener.on_text(text)
+    def withdrawn() -> None:
+        heard.clear()
+        listener.on_withdrawn()
 
-    def _withdraw(self) -> None:
-        self.words = False
-        if self._listener is not None:
-            self._listener.on_withdrawn()
+    return replace(listener, on_text=told, on_withdrawn=withdrawn)
