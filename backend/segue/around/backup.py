@@ -6,13 +6,12 @@ replaces the store's once all of it is checked. A killed restore leaves that sch
 
 import asyncio
 import hashlib
-import sys
-import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from errno import EACCES, EINVAL, EIO, EISDIR, ENOENT
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
@@ -22,6 +21,7 @@ import asyncpg
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich import filesize
+from rich.console import Console
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -42,6 +42,8 @@ _MANIFEST: Final = "manifest.json"
 _CHUNK_BYTES: Final = 262_144
 # zipfile's NotImplementedError is of a compression or a version that it does not know.
 _DAMAGED: Final = (BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError, ValidationError, zlib.error)
+# The OSErrors of a file, not of the database. EINVAL: it has lost its beginning; None: a stream in it is broken.
+_OF_FILES: Final = (None, EINVAL, EACCES, EIO, EISDIR, ENOENT)
 
 RESTORE_LOCK: Final = 0x5E60F
 SCHEMA: Final = "segue_restore"
@@ -77,39 +79,32 @@ OnProgress = Callable[[str, int], None]
 # --- commands ---
 
 
-class _ProgressLine:
+@contextmanager
+def _progress() -> Iterator[OnProgress]:
     """Says on a terminal which table is being copied, in one line."""
+    with Console(stderr=True).status("") as line:
+        yield lambda table, size_bytes: line.update(f"{table}  {filesize.decimal(size_bytes)}")
 
-    def __init__(self) -> None:
-        self._next = 0.0
 
-    def __call__(self, table: str, size_bytes: int) -> None:
-        if sys.stderr.isatty() and time.monotonic() >= self._next:
-            self._next = time.monotonic() + 0.2
-            typer.echo(f"\r\x1b[K{table}  {filesize.decimal(size_bytes)}", nl=False, err=True)
-
-    def end(self, manifest: "Manifest") -> None:
-        if sys.stderr.isatty():
-            typer.echo("\r\x1b[K", nl=False, err=True)
-        for name, table in manifest.tables.items():
-            if table.rows:
-                typer.echo(f"{name}  {table.rows}", err=True)
+def _print_rows(manifest: "Manifest") -> None:
+    for name, table in manifest.tables.items():
+        if table.rows:
+            typer.echo(f"{name}  {table.rows}", err=True)
 
 
 def backup(file: Annotated[Path, typer.Argument(help="A new file, for this account only.")]) -> None:
     """Copies every table as of one moment. Prints how many rows of each there are."""
-    progress = _ProgressLine()
 
     async def run(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> Manifest:
         stores = _open_stores(settings, urls, stack)
-        with new_file(file) as out:
+        with new_file(file) as out, _progress() as progress:
             manifest = await back_up(stores.database, out, progress=progress)
         with suppress(AppError, DBAPIError):  # a server that only reads, a schema from before there was an audit
             await note(stores, "back_up", rows=manifest.rows)
         return manifest
 
     manifest = on_the_servers(run, needs_data=True)
-    progress.end(manifest)
+    _print_rows(manifest)
     size = filesize.decimal(file.stat().st_size)
     typer.echo(f"{file} holds {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC in {size}.")
 
@@ -120,16 +115,16 @@ def restore(
     force: Annotated[bool, typer.Option("--force", help="Delete what is stored. It is kept if this fails.")] = False,
 ) -> None:
     """Restores all of it or nothing, at the newest schema. Turns that ran then go on once a service starts."""
-    progress = _ProgressLine()
 
     async def run(settings: Settings, urls: ServerUrls, stack: AsyncExitStack) -> tuple[Manifest, int | None]:
         stores = _open_stores(settings, urls, stack)
-        manifest = await fill_from(stores, file, force=force, progress=progress)
+        with _progress() as progress:
+            manifest = await fill_from(stores, file, force=force, progress=progress)
         await note(stores, "restore", made_at=manifest.made_at.isoformat(), rows=manifest.rows)
         return manifest, await stores.cache.delete_where(lambda key: key.startswith("segue:"))
 
     manifest, deleted = on_the_servers(run)
-    progress.end(manifest)
+    _print_rows(manifest)
     typer.echo(f"Restored {manifest.rows} rows of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC from {file}.")
     if deleted is None:
         raise refusal("Redis could not be asked. Flush it before a service starts: it may know what is not stored.")
@@ -205,8 +200,11 @@ def opened_archive(path: Path) -> Iterator[tuple[ZipFile, Manifest]]:
             yield archive, manifest
     except _DAMAGED as error:
         raise app_error("backup_unreadable", path=path, why="it is damaged, or no backup") from error
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise app_error("backup_unreadable", path=path, why=error.strerror or "it cannot be opened") from error
+    except OSError as error:
+        if error.errno not in _OF_FILES:  # it is of the database
+            raise
+        why = error.strerror if error.strerror and error.errno != EINVAL else "it is damaged, or no backup"
+        raise app_error("backup_unreadable", path=path, why=why) from error
 
 
 async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) -> Manifest:
