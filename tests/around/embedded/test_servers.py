@@ -360,6 +360,19 @@ async def test_servers_that_are_under_way_start_by_themselves_and_end_with_the_b
     assert not running(data_dir)
 
 
+async def test_one_that_is_interrupted_while_servers_start_ends_once_they_have_ended_too(data_dir: Path) -> None:
+    async def use() -> None:
+        async with server_urls(None, None, data_dir, fast=True):
+            await asyncio.Event().wait()
+
+    user = asyncio.create_task(use())
+    assert await asyncio.to_thread(wait_until, lambda: bool(running(data_dir)), 60)
+    user.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await user
+    assert not running(data_dir)  # else they would write into a folder that is being deleted
+
+
 async def test_servers_that_cannot_get_under_way_are_told_of_to_one_that_asks(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with servers_under_way(None, None, tmp_path / "file"), pytest.raises(AppError) as caught:

@@ -47,8 +47,15 @@ async def server_urls(
         embedded = await asyncio.to_thread(servers.running_servers, data_dir) if join_only else None
         if embedded is None:
             started = servers.embedded_servers(data_dir, fast=fast)
-            embedded = await asyncio.to_thread(started.__enter__)
-            stack.push_async_callback(asyncio.to_thread, started.__exit__, None, None, None)
+            starting = asyncio.ensure_future(asyncio.to_thread(started.__enter__))
+
+            async def stop() -> None:
+                await asyncio.wait([starting])  # whoever ends meanwhile may delete the folder after this
+                if starting.exception() is None:
+                    await asyncio.to_thread(started.__exit__, None, None, None)
+
+            stack.push_async_callback(stop)
+            embedded = await asyncio.shield(starting)
         yield ServerUrls(
             database_url.get_secret_value() if database_url else embedded.database_url,
             redis_url.get_secret_value() if redis_url else embedded.redis_url,
