@@ -223,8 +223,9 @@ def test_a_tool_of_an_installed_package_is_not_offered_to_a_model_that_rehearses
 
 
 def test_what_cannot_be_tried_is_refused(tmp_path: Path) -> None:
-    for options in (("--fail-on", "words"), ("--mcp", str(tmp_path / "none.json"))):
+    nowhere = str(tmp_path / "none" / "report")
+    for options in (("--fail-on", "words"), ("--mcp", f"{nowhere}.json"), ("--json", nowhere), ("--junit", nowhere)):
         code, said = segue("rehearse", str(tmp_path), "--model", "m", *options, OPENAI_API_KEY="k")
-        assert code == 2, said
+        assert (code, "Traceback" in said, "no recording" in said) == (2, False, False), said
     code, said = segue("rehearse", str(tmp_path), "--model", "m", OPENAI_API_KEY="k")
     assert (code, "There is no recording to rehearse" in said) == (2, True)

@@ -15,7 +15,7 @@ from segue.around.replay.fake_servers import CannotPlay, replay_config
 from segue.config import Settings
 from segue.domain.recording import read_recording
 from tests.support import conversations
-from tests.support.commands import segue
+from tests.support.commands import ROOT, segue
 from tests.support.conversations import export, lamps, played, shelf_service
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
@@ -256,8 +256,17 @@ def test_a_broken_file_is_named_with_what_to_correct(text: str | bytes | None, t
 
 
 @pytest.mark.parametrize(
-    "options", [("--listen", "nowhere"), ("--url", "http://127.0.0.1:1", "--restart-between-turns")]
+    ("options", "told"),
+    [
+        (("--listen", "nowhere"), "--listen takes HOST:PORT"),
+        (("--listen", "127.0.0.1:99999"), "--listen takes HOST:PORT"),
+        (("--listen", "[::1"), "--listen takes HOST:PORT"),
+        (("--listen", ".segue:0"), "cannot listen at .segue:0: "),
+        (("--restart-between-turns",), "leave out --url"),
+        (("--api-key", "“key”"), "--api-key or SEGUE_API_KEY is no key"),
+    ],
 )
-def test_options_that_cannot_be_met_are_refused(options: tuple[str, ...], tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["replay", str(tmp_path / "x.json"), *options])
-    assert result.exit_code == 2
+def test_options_that_cannot_be_met_are_refused(options: tuple[str, ...], told: str) -> None:
+    recording = ROOT / "examples" / "recordings" / "inventory.json"
+    result = CliRunner().invoke(app, ["replay", str(recording), "--url", "http://127.0.0.1:1", *options])
+    assert (result.exit_code, result.output.count("\n"), told in result.output) == (2, 1, True), result.output

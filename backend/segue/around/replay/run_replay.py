@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 import typer
@@ -23,14 +24,14 @@ from segue.around.replay import rehearsal
 from segue.around.replay.fake_servers import RESULTS_SHOWN, CannotPlay, FakeServers, ReplayConfig, Trial, replay_config
 from segue.around.replay.play import TURN_TIMEOUT_S, Playback, Player, usage_line
 from segue.around.service_client import HOST, OwnService, key_header
-from segue.around.terminal import checked_url, printable, refusal, settings_with
-from segue.domain.errors import AppError
+from segue.around.terminal import ServiceKey, checked_url, printable, refusal, refusing, settings_with
 from segue.domain.recording import BrokenRecording, Recording, read_recording
 from segue.mcp.mcp_config import read_mcp_config
 from segue.models.model_settings import MODEL_SETTINGS
 
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
+Played = TypeVar("Played")
 
 
 def replay_command(
@@ -38,7 +39,7 @@ def replay_command(
     *,
     url: Annotated[str | None, typer.Option(help="A running service to play on.", callback=checked_url)] = None,
     listen: Annotated[str, typer.Option(help="With --url: where it finds the model and tools.")] = "127.0.0.1:8900",
-    api_key: Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="With --url: its key.")] = None,
+    api_key: ServiceKey = None,
     restart_between_turns: Annotated[
         bool, typer.Option("--restart-between-turns", help="kill -9 its own service after every turn.")
     ] = False,
@@ -46,21 +47,22 @@ def replay_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Plays recordings against a service and prints what differs."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or not host:
-        raise refusal("--listen takes HOST:PORT")
     if url and restart_between_turns:
         raise refusal("--restart-between-turns needs a service of its own: leave out --url")
-    running = RunningService(url, api_key, (host, int(port)), partial(typer.echo, err=True)) if url else None
-    try:
-        real = ({"LLM_MODEL": model} if running else _real_model(model)) if model else None
-        report = asyncio.run(replay(files, running=running, restarting=restart_between_turns, model=real))
-    except CannotPlay as error:
-        raise refusal(str(error)) from error
-    except asyncio.CancelledError:
-        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+    running = RunningService(url, api_key, _address(listen), partial(typer.echo, err=True)) if url else None
+    real = ({"LLM_MODEL": model} if running else _real_model(model)) if model else None
+    with _ending():
+        report = asyncio.run(_until_ended(replay(files, running=running, restarting=restart_between_turns, model=real)))
     typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines()))
     raise typer.Exit(code=int(report.differs))
+
+
+def _address(listen: str) -> tuple[str, int]:
+    with suppress(ValueError):  # of its port, or of brackets
+        parts = urlsplit(f"//{listen}")
+        if parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise refusal("--listen takes HOST:PORT, such as 127.0.0.1:8900")
 
 
 def rehearse_command(
@@ -75,17 +77,14 @@ def rehearse_command(
     junit: Annotated[Path | None, typer.Option(help="Also write it here, as JUnit's XML.")] = None,
 ) -> None:
     """Plays recordings with what is to be tried and prints which effects differ. None is performed."""
+    for file in filter(None, (json_file, junit)):  # before the model is asked, which costs
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise refusal(f"{file} cannot be written. Name a file in a folder that there is and that you may write to.")
     files = [file for path in recordings for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    try:
+    with _ending():
         limits = rehearsal.read_limits(fail_on)
         trial = Trial(agents, read_mcp_config(mcp, as_written=True).servers if mcp else None)
-        playbacks = asyncio.run(rehearse(files, _real_model(model), trial))
-    except CannotPlay as error:
-        raise refusal(str(error)) from error
-    except AppError as error:
-        raise refusal(error.detail) from error
-    except asyncio.CancelledError:
-        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+        playbacks = asyncio.run(_until_ended(rehearse(files, _real_model(model), trial)))
     reports = rehearsal.report(playbacks, limits, ignore or ())
     typer.echo(printable("\n".join(rehearsal.table(reports))))
     if json_file is not None:
@@ -94,6 +93,26 @@ def rehearse_command(
     if junit is not None:
         junit.write_bytes(rehearsal.as_junit(reports))
     raise typer.Exit(code=int(any(each.exceeded for each in reports)))
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Ends the command if something cannot be played, or when it was told to end."""
+    try:
+        with refusing():
+            yield
+    except CannotPlay as error:
+        raise refusal(str(error)) from error
+    except asyncio.CancelledError:
+        raise typer.Exit(code=ENDED_BY_SIGTERM) from None
+
+
+async def _until_ended(playing: Coroutine[Any, Any, Played]) -> Played:
+    """SIGTERM, and SIGHUP of a closed terminal, end it like Ctrl-C: it stops its service and its stores."""
+    task = asyncio.ensure_future(playing)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await task
 
 
 def _real_model(name: str | None) -> dict[str, str]:
@@ -184,10 +203,9 @@ async def replay(
     recordings = {str(file): _read(file) for file in files}
     config = replace(replay_config(recordings, model), results_in_view=results_in_view)
     playbacks = [Playback(name, recording) for name, recording in recordings.items()]
-    with _ending_on_sigterm():
-        if running is None:
-            return await _on_own_service(config, playbacks, restarting=restarting)
-        return await _on_running_service(config, playbacks, running)
+    if running is None:
+        return await _on_own_service(config, playbacks, restarting=restarting)
+    return await _on_running_service(config, playbacks, running)
 
 
 async def rehearse(files: Iterable[Path], model: Mapping[str, str], trial: Trial) -> list[Playback]:
@@ -206,11 +224,10 @@ async def rehearse(files: Iterable[Path], model: Mapping[str, str], trial: Trial
     if not together:
         raise CannotPlay("There is no recording to rehearse: give files, or folders of *.json.")
     played: list[Playback] = []
-    with _ending_on_sigterm():
-        for recordings in together:
-            config = replay_config(recordings, model, trial)
-            playbacks = [Playback(name, recording) for name, recording in recordings.items()]
-            played += (await _on_own_service(config, playbacks, restarting=False)).playbacks
+    for recordings in together:
+        config = replay_config(recordings, model, trial)
+        playbacks = [Playback(name, recording) for name, recording in recordings.items()]
+        played += (await _on_own_service(config, playbacks, restarting=False)).playbacks
     return played
 
 
@@ -236,8 +253,6 @@ async def _on_own_service(config: ReplayConfig, playbacks: list[Playback], *, re
                 await player.wait_until_ready(check)
                 await player.play(playbacks, restart=restart if restarting else None)
                 return ReplayReport(playbacks, restarts)
-        except AppError as error:
-            raise CannotPlay(error.detail) from error
         except httpx2.TransportError as error:
             raise CannotPlay(f"The service was lost on the way ({type(error).__name__}).") from error
 
@@ -299,8 +314,9 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
     """Yields the base URL of the servers. Raises CannotPlay if the address is taken."""
     try:
         listener = socket.create_server(address)
-    except OSError as error:
-        raise CannotPlay(f"The replay cannot listen at {address[0]}:{address[1]}: {error.strerror}.") from error
+    except (OSError, TypeError) as error:  # TypeError: no host can have this name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CannotPlay(f"The replay cannot listen at {address[0]}:{address[1]}: {why}.") from error
     host, port = listener.getsockname()[:2]
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     app = servers.app(host)
@@ -312,16 +328,3 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
     finally:
         server.should_exit = True
         await task
-
-
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the replay like Ctrl-C: it stops its service and its stores."""
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    if task is not None:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
