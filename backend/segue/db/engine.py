@@ -176,8 +176,7 @@ class Database:
     async def has_vectors(self) -> bool:
         """Whether the database has pgvector. Installs it first if the server offers it and this role may."""
         with suppress(DBAPIError, AppError):  # no such extension, no such right, or another process installs it
-            async with self.transaction() as connection:
-                await connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS vector")
+            await self.transact(Connection.exec_driver_sql, "CREATE EXTENSION IF NOT EXISTS vector")
         return bool(await self.read(Connection.scalar, text("SELECT to_regtype('vector') IS NOT NULL")))
 
     @property

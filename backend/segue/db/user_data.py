@@ -240,8 +240,7 @@ def tables_of(session_ids: Ids) -> list[tuple[sa.Table, sa.ColumnElement[bool]]]
 
 async def _delete_owned(database: Database, owner: str, rows: Counter[str]) -> None:
     for table, whose in _OWNED:
-        async with database.transaction() as connection:
-            removed = await connection.execute(sa.delete(table).where(whose == owner))
+        removed = await database.transact(Connection.execute, sa.delete(table).where(whose == owner))
         rows[table.name] += removed.rowcount
 
 
@@ -265,9 +264,8 @@ async def rows_of_user(database: Database, owner: str) -> AsyncIterator[tuple[st
     for table, whose in _OWNED:
         async for row in _rows(database, table, whose == owner):
             yield table.name, row
-    async with database.read_only() as connection:
-        mine = list((await connection.execute(sa.select(sessions.c.id).where(sessions.c.owner == owner))).scalars())
-    for session_id in mine:
+    mine = sa.select(sessions.c.id).where(sessions.c.owner == owner)
+    for session_id in list(await database.read(Connection.scalars, mine)):
         for table, belongs in (*tables_of([session_id]), (receipts, receipts.c.session_id == session_id)):
             async for row in _rows(database, table, belongs):
                 yield table.name, row
@@ -282,12 +280,9 @@ async def _rows(database: Database, table: sa.Table, belongs: sa.ColumnElement[b
     key, size = sa.tuple_(*table.primary_key), ROWS_READ_AT_ONCE[table]
     left_out = sa.cast(sa.literal(list(LEFT_OUT), sa.ARRAY(sa.Text)), sa.ARRAY(sa.Text))
     shown = sa.cast(sa.func.to_jsonb(table.table_valued()).op("-")(left_out), sa.Text)
-    async with database.read_only() as connection:
-        keys = (await connection.execute(sa.select(*table.primary_key).where(belongs))).all()
+    keys = (await database.read(Connection.execute, sa.select(*table.primary_key).where(belongs))).all()
     for at in range(0, len(keys), size):
         part = key.in_([tuple(each) for each in keys[at : at + size]])
         rows = sa.select(shown).select_from(table).where(belongs, part)
-        async with database.read_only() as connection:
-            found = list((await connection.execute(rows)).scalars())
-        for row in found:
+        for row in list(await database.read(Connection.scalars, rows)):
             yield row

@@ -95,8 +95,7 @@ async def search_said(
         .order_by(score.desc(), messages.c.seq.desc())
         .limit(limit)
     )
-    async with database.read_only() as connection:
-        return [dict(row) for row in (await connection.execute(statement)).mappings()]
+    return [dict(row) for row in (await database.read(Connection.execute, statement)).mappings()]
 
 
 def _looked_at(owner: str, *, archived: bool, pinned: bool | None, after: SearchPosition | None) -> sa.FromClause:

@@ -182,9 +182,8 @@ class ApiKeys:
         if key is None or not is_right or not key.works(now):
             raise Unauthorized("wrong_key")
         if not is_away and (key.last_used_at is None or now - key.last_used_at >= MARK_USED_EVERY):
-            async with self._database.autocommit() as connection:
-                row = (await connection.execute(_USED, {"key_id": key.id, "used_at": now})).one_or_none()
-            if row is not None:
+            used = await self._database.write(Connection.execute, _USED, {"key_id": key.id, "used_at": now})
+            if (row := used.one_or_none()) is not None:
                 self._cache(row)
         return key.identity
 
@@ -196,8 +195,7 @@ class ApiKeys:
         read_at, key = self._cached.get(key_id, (float("-inf"), None))
         if time.monotonic() - read_at < CHECK_EVERY_S:
             return key
-        async with self._database.read_only() as connection:
-            row = (await connection.execute(_VALID, {"key_id": key_id})).one_or_none()
+        row = (await self._database.read(Connection.execute, _VALID, {"key_id": key_id})).one_or_none()
         self._cached.pop(key_id, None)
         if row is None:
             return None
@@ -279,8 +277,7 @@ class ApprovalLinks:
         of_group = or_(api_keys.c.groups.contains([group]), api_keys.c.roles.contains([group]))
         theirs = select(api_keys).where(of_group, api_keys.c.owner.not_in(but), *_WORKS)
         newest = theirs.ext(distinct_on(api_keys.c.owner)).order_by(api_keys.c.owner, api_keys.c.id.desc())
-        async with self.database.read_only() as connection:
-            found = list(map(_api_key, await connection.execute(newest.limit(MAX_PEOPLE))))
+        found = list(map(_api_key, await self.database.read(Connection.execute, newest.limit(MAX_PEOPLE))))
         claims = f"{plan_id.removeprefix('plan_')}.{version}.{int(until.timestamp())}"
         links = ((key.owner, self._token(key, claims)) for key in found if not key.is_unreadable)
         return [{"user": owner, "url": f"{self.base_url}{APPROVE_PATH}{token}"} for owner, token in links]
@@ -290,8 +287,7 @@ class ApprovalLinks:
         found = _LINK_TOKEN.fullmatch(token)
         if found is None:
             return None
-        async with self.database.read_only() as connection:
-            row = (await connection.execute(_VALID, {"key_id": f"key_{found[2]}"})).one_or_none()
+        row = (await self.database.read(Connection.execute, _VALID, {"key_id": f"key_{found[2]}"})).one_or_none()
         key = None if row is None else _api_key(row)
         if key is None or key.is_unreadable:
             return None

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 from segue.db.engine import Connection, Database
 from segue.db.models import OPEN_TURNS, memories, reservations, sessions, turns, usage, user_groups, user_limits
 from segue.db.outages import OutageLog
-from segue.db.rows import OWNER_LOCK
+from segue.db.rows import OWNER_LOCK, if_given
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
 from segue.domain.identity import NOTHING, SPEAKS_FOR
@@ -63,10 +63,8 @@ _OWN = tuple(user_limits.c[field.name] for field in fields(OwnLimits))
 
 async def load_limits(connection: Connection, owners: Collection[str] | None = None) -> dict[str, OwnLimits]:
     """Returns the limits that are set, by owner; for all owners if none are given."""
-    statement = sa.select(user_limits.c.owner, *_OWN)
-    if owners is not None:
-        statement = statement.where(user_limits.c.owner.in_(owners))
-    rows = (await connection.execute(statement)).mappings()
+    known = if_given(user_limits.c.owner, owners, sa.ColumnElement.in_)
+    rows = (await connection.execute(sa.select(user_limits.c.owner, *_OWN).where(known))).mappings()
     return {row["owner"]: OwnLimits(**{column.name: row[column.name] for column in _OWN}) for row in rows}
 
 

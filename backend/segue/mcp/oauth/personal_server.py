@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from segue.db.engine import Connection
 from segue.db.models import mcp_logins, mcp_tool_lists
 from segue.db.outages import StorageUnavailable
 from segue.domain.errors import AppError
@@ -303,8 +304,7 @@ class PersonalServer:
         mine = of.server == self.name, of.tools_digest.startswith(self._source)
         since = self._own_at - timedelta(minutes=1)  # one may have been committed late
         found = select(of.owner, of.tools_digest, of.tools_at).where(*mine, of.tools_at > since).order_by(of.tools_at)
-        async with database.read_only() as connection:
-            rows = (await connection.execute(found)).all()
+        rows = (await database.read(Connection.execute, found)).all()
         for owner, digest, self._own_at in rows:
             self._own[owner] = digest
         owners = {digest: owner for owner, digest, _ in rows if digest not in self._lists}
@@ -334,16 +334,14 @@ class PersonalServer:
         kept = {"tools": tools, "tools_digest": digest, "tools_at": func.clock_timestamp()}
         kept = kept if len(orjson.dumps(tools)) <= MAX_KEPT_BYTES else dict.fromkeys(kept)
         mine = update(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == self.name)
-        async with self.logins.database.transaction() as connection:
-            await connection.execute(mine.values(kept))
+        await self.logins.database.transact(Connection.execute, mine.values(kept))
         if listed == self.listed or not (is_new or self.listed in (None, before)):
             return
         row = {"server": self.name, "url": self.config.url or "", "tools": tools, "listed_at": func.clock_timestamp()}
         insertion = insert(mcp_tool_lists).values(row)
         changed = {name: insertion.excluded[name] for name in row if name != "server"}
         stored = insertion.on_conflict_do_update(index_elements=["server"], set_=changed)
-        async with self.logins.database.transaction() as connection:
-            at = await connection.scalar(stored.returning(mcp_tool_lists.c.listed_at))
+        at = await self.logins.database.transact(Connection.scalar, stored.returning(mcp_tool_lists.c.listed_at))
         await self._offer(listed, at)
         log.info("mcp_tools_listed", server=self.name, tools=len(self.tools))
 
