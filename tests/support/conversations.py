@@ -184,7 +184,7 @@ async def played(settings: Settings, *texts: str, model: str | None = None, **ch
     configured = {name.lower(): value for name, value in config.environment(base_url).items()}
     service = Settings.model_validate({**settings.model_dump(), **configured, **changed})
     async with running(service) as client:
-        given = RunningService(str(client.http.base_url), None, ("127.0.0.1", port), lambda _: None)
+        given = RunningService(str(client.http.base_url), None, ("127.0.0.1", port))
         return await replay(files, running=given, model=asked)
 
 

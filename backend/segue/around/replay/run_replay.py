@@ -6,10 +6,9 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -31,7 +30,7 @@ from segue.models.model_settings import MODEL_SETTINGS
 
 INHERITED = ("PATH", "HOME", "TMPDIR", "LANG")
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
-Played = TypeVar("Played")
+Result = TypeVar("Result")
 
 
 def replay_command(
@@ -49,7 +48,7 @@ def replay_command(
     """Plays recordings against a service and prints what differs."""
     if url and restart_between_turns:
         raise refusal("--restart-between-turns needs a service of its own: leave out --url")
-    running = RunningService(url, api_key, _address(listen), partial(typer.echo, err=True)) if url else None
+    running = RunningService(url, api_key, _address(listen)) if url else None
     real = ({"LLM_MODEL": model} if running else _real_model(model)) if model else None
     with _ending():
         report = asyncio.run(_until_ended(replay(files, running=running, restarting=restart_between_turns, model=real)))
@@ -107,7 +106,7 @@ def _ending() -> Iterator[None]:
         raise typer.Exit(code=ENDED_BY_SIGTERM) from None
 
 
-async def _until_ended(playing: Coroutine[Any, Any, Played]) -> Played:
+async def _until_ended(playing: Coroutine[Any, Any, Result]) -> Result:
     """SIGTERM, and SIGHUP of a closed terminal, end it like Ctrl-C: it stops its service and its stores."""
     task = asyncio.ensure_future(playing)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -140,12 +139,11 @@ def _revealed(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A running service, and the address for the fake servers. `note` prints the settings that the service needs."""
+    """A running service, and the address for the fake servers."""
 
     url: str
     api_key: str | None
     address: tuple[str, int]
-    note: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +278,8 @@ async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], t
     own = httpx2.AsyncClient(base_url=target.url, headers=key_header(target.api_key), timeout=TURN_TIMEOUT_S)
     async with _serving(servers, target.address) as base_url, own as client:
         settings = [f"{name}={value}" for name, value in config.environment(base_url).items()]
-        target.note("\n".join([f"For {target.url}, in its environment:", *settings, "and as its mcp.json:"]))
-        target.note(config.mcp_config(base_url))
+        needs = [f"For {target.url}, in its environment:", *settings, "and as its mcp.json:"]
+        typer.echo("\n".join([*needs, config.mcp_config(base_url)]), err=True)
         player = Player(client, servers, config)
         try:
             await player.wait_until_ready(lambda: None)
@@ -302,13 +300,6 @@ def _read(file: Path) -> Recording:
         raise CannotPlay(f"{file} cannot be played: {error}.") from error
 
 
-class _SignallessServer(uvicorn.Server):
-    """Leaves signals to the replay, which stops it."""
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]  # a generator in uvicorn
-        return nullcontext()
-
-
 @asynccontextmanager
 async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncIterator[str]:
     """Yields the base URL of the servers. Raises CannotPlay if the address is taken."""
@@ -321,7 +312,8 @@ async def _serving(servers: FakeServers, address: tuple[str, int]) -> AsyncItera
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     app = servers.app(host)
     config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
-    server = _SignallessServer(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]  # the replay stops it
     task = asyncio.create_task(server.serve(sockets=[listener]), name="fake servers")
     try:
         yield f"http://{host}:{port}"
