@@ -1,5 +1,6 @@
 """Reads the agents that AGENTS_CONFIG declares, and checks their models and tools. Each fault has its line."""
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -145,8 +146,8 @@ def declared_agents(
     whether there may be a tool of a name. Raises AppError `agents_invalid`, with a line for each fault.
     """
     path = settings.agents_config
-    if path != Settings.model_fields["agents_config"].default and not path.exists():
-        raise agents_invalid([f"AGENTS_CONFIG={path} does not exist. Correct it, or leave it out for one agent."])
+    if path != Settings.model_fields["agents_config"].default and not os.access(path, os.F_OK):
+        raise agents_invalid([f"AGENTS_CONFIG={path} cannot be read. Correct it, or leave it out for one agent."])
     file = read_agents_file(path)
     add_agents(file, given)
     for agent_id, agent in file.agents.items():

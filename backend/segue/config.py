@@ -102,7 +102,7 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
     @field_validator("secrets_dir")
     @classmethod
     def _is_a_folder(cls, value: Path | None) -> Path | None:
-        if value is not None and not value.expanduser().is_dir():
+        if value is not None and not (os.access(value.expanduser(), os.X_OK) and value.expanduser().is_dir()):
             raise ValueError(f"has to be a folder of files, and {value} is none")
         return value
 

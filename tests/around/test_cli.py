@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from segue.around.cli import COMMANDS, app
 from segue.around.terminal import new_file, settings_with
 from segue.db.migrations import MIGRATION_LOCK
+from segue.db.outages import REFUSED
 from segue.db.postgres_server import newest
 from segue.domain.agent import PROVIDERS
 from tests.support.commands import ROOT, forked, segue, surroundings
@@ -115,6 +116,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"DATABASE_URL": "postgresql://me:sk-canary@db/segue?ssl=true"}, "DATABASE_URL has an ssl that there is not"),
         ({"DATABASE_URL": "postgresql://me:sk-canary@db/segue?sslmode=on"}, "has an sslmode that there is not"),
         ({"DATABASE_URL": "postgresql://db/segue?sslrootcert=/nowhere.pem"}, "names a file as sslrootcert that cannot"),
+        ({"DATABASE_URL": "postgresql://me:sk-canary@.db/segue"}, "DATABASE_URL has to be a URL"),
         ({"REDIS_URL": "sk-canary"}, "REDIS_URL has to be a URL, such as redis://"),
         ({"REDIS_URL": "http://:sk-canary@redis"}, "REDIS_URL has to be a URL"),
         ({"REDIS_URL": "redis://:sk-canary@redis:6379x/0"}, "REDIS_URL has to be a URL"),
@@ -126,6 +128,9 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"DATA_DIR": f"{__file__}/data"}, "DATA_DIR has to be a folder"),
         ({"MCP_CONFIG": "/nowhere.json"}, "MCP_CONFIG=/nowhere.json cannot be read"),
         ({"MCP_CONFIG": "x" * 300}, "cannot be read"),
+        ({"AGENTS_CONFIG": "x" * 300}, "cannot be read"),
+        ({"LANGUAGE_DIR": "x" * 300}, "is no folder"),
+        ({"SECRETS_DIR": "x" * 300}, "SECRETS_DIR has to be a folder"),
         ({"MCP_CONFIG": __file__}, "is not JSON"),
         ({"MCP_CONFIG": "/"}, "cannot be read"),
         ({"LANGUAGE_DIR": "/nowhere"}, "LANGUAGE_DIR=/nowhere is no folder"),
@@ -278,7 +283,7 @@ def test_a_given_socket_of_the_network_needs_identity_as_an_address_does() -> No
     assert "AUTH=api_key" in result.output
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", ".segue"])
 def test_an_address_that_the_machine_does_not_have_is_a_sentence_that_names_the_setting(host: str) -> None:
     result = CliRunner().invoke(app, ["serve", "--host", host, "--port", "0"], env={"ALLOW_ANONYMOUS": "true"})
     assert result.exit_code == 3
@@ -422,12 +427,26 @@ def test_a_name_or_scope_that_cannot_be_is_refused(arguments: tuple[str, ...], n
     assert named in result.output
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://[", "http://", "http://localhost:99999"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://[", "http://", "http://localhost:99999", "http://é..com"])
 @pytest.mark.parametrize("command", [("chat", "--new"), ("approvals", "list"), ("replay", __file__)])
 def test_a_url_at_which_nothing_can_be_is_refused_in_a_sentence(command: tuple[str, ...], url: str) -> None:
     result = CliRunner().invoke(app, [*command, "--url", url])
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert "SEGUE_URL is no address of a service" in result.output
+
+
+@pytest.mark.parametrize("command", [("approvals",), ("chat", "--new"), ("mcp", "logout", "mail")])
+def test_a_key_that_no_header_can_have_is_refused_in_a_sentence(command: tuple[str, ...]) -> None:
+    given = {"SEGUE_API_KEY": "“segue_1”", "SEGUE_URL": "http://127.0.0.1:1"}
+    result = CliRunner().invoke(app, command, env=given)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert result.output.startswith("--api-key or SEGUE_API_KEY is no key: ")
+
+
+def test_a_command_on_a_store_that_is_gone_tells_the_operator_what_to_do(tmp_path: Path) -> None:
+    nowhere = {"DATABASE_URL": "postgresql://u:canary@127.0.0.1:1/x", "REDIS_URL": "redis://127.0.0.1:1"}
+    code, said = segue("backup", str(tmp_path / "segue.backup"), **nowhere)
+    assert (code, said.splitlines()[-1]) == (2, f"The database cannot be used: {REFUSED.why}. {REFUSED.mend}")
 
 
 @pytest.mark.parametrize("folder", [".", "/"])

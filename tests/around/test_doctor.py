@@ -317,6 +317,12 @@ async def test_a_key_of_several_that_is_refused_is_told_by_its_number_and_what_t
     assert len(said) == 3
 
 
+async def test_paths_that_cannot_even_be_looked_at_are_told_and_end_no_report() -> None:
+    settings = Settings(_env_file=None, mcp_config=Path("x" * 300), data_dir=Path("y" * 300))
+    report, _ = await examined(settings)
+    assert {"stores", "mcp"} <= {*areas(report["problems"])}
+
+
 async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Path) -> None:
     mcp = tmp_path / "mcp.json"
     mcp.write_text(json.dumps({"mcpServers": {"gone": {"url": "http://127.0.0.1:1/mcp"}}}))

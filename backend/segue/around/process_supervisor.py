@@ -179,14 +179,14 @@ def _bound(host: str, port: int, given_by: str = "--port or PORT") -> socket.soc
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart
     try:
         bound.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: no host can have this name
         bound.close()
         match error:
             case OSError(errno=errno.EADDRINUSE):
                 text = f"Port {port} on {host} is taken. Stop what uses it, or give another one with {given_by}."
             case OSError(errno=errno.EACCES):
                 text = f"Port {port} on {host} is not for this account. Give one above 1023 with {given_by}."
-            case socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
+            case TypeError() | socket.gaierror() | OSError(errno=errno.EADDRNOTAVAIL):
                 text = f"This machine has no address {host}. Give one that it has with --host or HOST."
             case _:
                 raise

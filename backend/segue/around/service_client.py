@@ -55,8 +55,7 @@ def client_options(url: str) -> dict[str, Any]:
 
 
 def key_header(api_key: str | None) -> dict[str, str]:
-    key = (api_key or "").strip()  # a file ends its line
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 @dataclass(frozen=True, slots=True)

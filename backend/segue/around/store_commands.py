@@ -19,6 +19,7 @@ from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clien
 from segue.around.terminal import new_file, one_line, refusal, refusing, settings_with
 from segue.config import Settings
 from segue.db.migrations import upgrade
+from segue.db.outages import StorageUnavailable
 from segue.db.postgres_server import ensure_schema
 from segue.db.user_data import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
 from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
@@ -33,11 +34,7 @@ Done = TypeVar("Done")
 
 def migrate() -> None:
     """Brings the database to the newest schema."""
-
-    async def run(_settings: Settings, urls: ServerUrls, _stack: AsyncExitStack) -> str | None:
-        return await asyncio.to_thread(upgrade, urls.database_url)
-
-    newer = on_the_servers(run)
+    newer = on_the_servers(lambda _settings, urls, _stack: asyncio.to_thread(upgrade, urls.database_url))
     revision = f"at {newer}, which a newer release made; this one can use it" if newer else "at the newest revision"
     typer.echo(f"The database is {revision}.")
 
@@ -82,7 +79,10 @@ def on_the_servers(
             return await run(settings, await stack.enter_async_context(server_urls(*given)), stack)
 
     with refusing():
-        return asyncio.run(found())
+        try:
+            return asyncio.run(found())
+        except StorageUnavailable as error:  # its own words are for a client of the service
+            raise refusal(f"The database cannot be used: {error.cause.why}. {error.cause.mend}") from error
 
 
 # --- users ---

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, Final
 from urllib.parse import urlsplit
 
+import httpx2
 import typer
 from pydantic import ValidationError
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
@@ -62,16 +63,26 @@ def checked_url(url: str | None) -> str | None:
     """Returns the --url of a service, if there is one, without a slash at its end. Raises typer.Exit."""
     if url is None:
         return None
-    with suppress(ValueError):  # of its port, or of brackets
-        parts = urlsplit(url)
+    with suppress(ValueError, httpx2.InvalidURL):  # of its port, or of brackets; of its host
+        parts, _ = urlsplit(url), httpx2.URL(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return url.rstrip("/")
     raise refusal("--url or SEGUE_URL is no address of a service, such as https://segue.example.com")
 
 
+def checked_key(key: str | None) -> str | None:
+    """Returns the key without the line end of a file. Raises typer.Exit for one that no header can have."""
+    if key is None or ((key := key.strip()).isascii() and key.isprintable()):
+        return key
+    raise refusal("--api-key or SEGUE_API_KEY is no key: there is a character in it that no key has. Copy it again.")
+
+
 _url = typer.Option(envvar="SEGUE_URL", help="A running service. Otherwise HOST and PORT.", callback=checked_url)
 ServiceUrl = Annotated[str | None, _url]
-ServiceKey = Annotated[str | None, typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, if it wants one.")]
+ServiceKey = Annotated[
+    str | None,
+    typer.Option(envvar="SEGUE_API_KEY", help="A key of the service, if it wants one.", callback=checked_key),
+]
 
 
 @contextmanager

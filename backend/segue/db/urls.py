@@ -40,6 +40,7 @@ def address(url: str) -> tuple[URL, dict[str, str]]:
 def check_postgres(url: str) -> None:
     try:
         parts = parsed(url)
+        (parts.host or "").encode("idna")  # as the system will: it refuses ".db", of a template without its value
     except (ArgumentError, ValueError):
         parts = None
     if parts is None or parts.drivername != "postgresql+asyncpg" or (parts.port or 0) > _LAST_PORT:

@@ -4,6 +4,7 @@ The word lists are TOML files that a speaker can correct without reading code: t
 adds. The longest phrase at a word counts. `*` ends a stem. In scripts without spaces a word is a single character.
 """
 
+import os
 import re
 import tomllib
 from collections import Counter, defaultdict
@@ -73,7 +74,7 @@ def read_all() -> None:
 def use_folder(folder: Path | None) -> None:
     """Adds a folder's lists to those that ship. Raises AppError `language_invalid`, and then nothing changes."""
     found = dict[WordList[Any], Any]()
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not (os.access(folder, os.X_OK) and folder.is_dir()):
         raise app_error("language_dir_missing", folder=folder)
     for path in sorted(folder.glob("*.toml")) if folder else ():
         if path.name not in _LISTS:

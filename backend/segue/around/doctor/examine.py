@@ -3,6 +3,7 @@ Each part is looked at by itself, so that one that is down does not hide the oth
 """
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Awaitable
@@ -215,7 +216,7 @@ async def _probe(model: "ChatModel", settings: Settings, report: Diagnosis, keys
 
 async def _mcp_servers(stack: AsyncExitStack, settings: Settings, report: Diagnosis) -> McpServers | None:
     """Returns the servers of mcp.json, connected for the report. None if the file cannot be used."""
-    if "mcp_config" in settings.model_fields_set and not settings.mcp_config.exists():
+    if "mcp_config" in settings.model_fields_set and not os.access(settings.mcp_config, os.F_OK):
         report.add("mcp.no_file", path=settings.mcp_config)
     try:
         config = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir))
@@ -258,7 +259,7 @@ def _look_at_mcp(servers: McpServers | None, report: Diagnosis) -> list[dict[str
 def _look_at_data_folder(settings: Settings, report: Diagnosis) -> dict[str, Any] | None:
     """Returns None if both stores have URLs, or if there is no such folder."""
     folder = settings.data_dir.expanduser().resolve()
-    if (settings.database_url and settings.redis_url) or not folder.is_dir():
+    if (settings.database_url and settings.redis_url) or not os.access(folder, os.R_OK | os.X_OK):
         return None
     free = shutil.disk_usage(folder).free
     if free < LITTLE_DISK_BYTES:
