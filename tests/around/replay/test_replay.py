@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 from segue import tool
 from segue.around.cli import app
 from segue.around.replay.fake_servers import CannotPlay, replay_config
+from segue.around.replay.run_replay import until_ended
 from segue.config import Settings
 from segue.domain.recording import read_recording
 from tests.support import conversations
@@ -270,3 +273,23 @@ def test_options_that_cannot_be_met_are_refused(options: tuple[str, ...], told: 
     recording = ROOT / "examples" / "recordings" / "inventory.json"
     result = CliRunner().invoke(app, ["replay", str(recording), "--url", "http://127.0.0.1:1", *options])
     assert (result.exit_code, result.output.count("\n"), told in result.output) == (2, 1, True), result.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_what_is_played_as_an_interrupt_does(number: signal.Signals) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def play() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    signal.signal(number, lambda *_: pytest.fail("it is not heard"))  # which would end the tests
+    playing = asyncio.create_task(until_ended(play()))
+    await begun.wait()
+    os.kill(os.getpid(), number)
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    assert ended.is_set()

@@ -51,7 +51,7 @@ def replay_command(
     running = RunningService(url, api_key, _address(listen)) if url else None
     real = ({"LLM_MODEL": model} if running else _real_model(model)) if model else None
     with _ending():
-        report = asyncio.run(_until_ended(replay(files, running=running, restarting=restart_between_turns, model=real)))
+        report = asyncio.run(until_ended(replay(files, running=running, restarting=restart_between_turns, model=real)))
     typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines()))
     raise typer.Exit(code=int(report.differs))
 
@@ -83,7 +83,7 @@ def rehearse_command(
     with _ending():
         limits = rehearsal.read_limits(fail_on)
         trial = Trial(agents, read_mcp_config(mcp, as_written=True).servers if mcp else None)
-        playbacks = asyncio.run(_until_ended(rehearse(files, _real_model(model), trial)))
+        playbacks = asyncio.run(until_ended(rehearse(files, _real_model(model), trial)))
     reports = rehearsal.report(playbacks, limits, ignore or ())
     typer.echo(printable("\n".join(rehearsal.table(reports))))
     if json_file is not None:
@@ -106,7 +106,7 @@ def _ending() -> Iterator[None]:
         raise typer.Exit(code=ENDED_BY_SIGTERM) from None
 
 
-async def _until_ended(playing: Coroutine[Any, Any, Result]) -> Result:
+async def until_ended(playing: Coroutine[Any, Any, Result]) -> Result:
     """SIGTERM, and SIGHUP of a closed terminal, end it like Ctrl-C: it stops its service and its stores."""
     task = asyncio.ensure_future(playing)
     for number in (signal.SIGTERM, signal.SIGHUP):
