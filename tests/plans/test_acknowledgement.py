@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segue.plans.acknowledgement import LEXICON, LONGEST_MESSAGE, POSTPONES, classify
-from segue.plans.asked_words import ACTIONS, Question, question_in, question_of
+from segue.plans.asked_words import ACTIONS, Question, joined, question_in, question_of
 
 CONFIRMS = {
     "en": [
@@ -885,3 +885,53 @@ def test_a_yes_that_is_not_sure_is_weak_unless_it_says_to_go_on(reply: str) -> N
 def test_a_yes_that_says_to_go_on_or_refers_to_the_offer_is_strong(reply: str) -> None:
     offer = "هل أحذف itm-1؟" if reply == "أجل" else "Shall I delete itm-1?"
     assert classify(reply, question=question_in(offer)).strength == "strong"
+
+
+ONE, TWO, FOUR = "Shall I delete itm-1?", "Vuoi che cancelli itm-1 e itm-2?", "Shall I tell Anna, Marco, Lea and Ada?"
+THREE = "要我删除 itm-1、itm-2 和 itm-3 吗？"
+LISTED = "I would do this:\n1. Delete itm-1\n2. Delete itm-2\n\nShall I go ahead?"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (ONE, "yes, only that one"), (ONE, "sì, solo quello"), (ONE, "好的，只要那个"), (ONE, "نعم، هذا فقط"),
+        (TWO, "Yes, both"), (TWO, "sì, cancellali entrambi"), (LISTED, "yes, both please"), (TWO, "نعم، كلاهما"),
+        (THREE, "是的，三个都删"), (THREE, "yes, all three"), (FOUR, "yes, tell all four"),
+        ("Delete the two files?", "好的，两个都删"), ("Elimino i due file?", "sì, tutti e due"),
+    ],
+)  # fmt: skip
+def test_a_yes_to_as_many_things_as_were_offered_is_a_strong_one(asked: str, reply: str) -> None:
+    assert classify(reply, question=question_in(asked)).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (ONE, "Yes, both"), (ONE, "yes, delete both"), (ONE, "sì, tutti e due"), (ONE, "好的，两个都删"),
+        (ONE, "نعم احذف كليهما"), (THREE, "Yes, delete both"), (THREE, "sì, cancellali entrambi"),
+        (TWO, "yes, all three"), (TWO, "是的，三个都删"), (FOUR, "yes, tell both"), (LISTED, "sì, tutti e tre"),
+        (TWO, "yes, only that one"), (TWO, "sì, solo quello"), (TWO, "好的，只要那个"), (TWO, "نعم، هذا فقط"),
+        (ONE, "yes, only if it is old"), (ONE, "sì, ma solo domani"), ("Shall I delete the report?", "yes, both"),
+    ],
+)  # fmt: skip
+def test_a_yes_to_more_or_fewer_things_than_were_offered_carries_none(asked: str, reply: str) -> None:
+    read = classify(reply, question=question_in(asked))
+    assert (read.strength, read.carries_yes) == (None, False)
+
+
+def test_a_yes_counts_the_things_of_a_step_too() -> None:
+    one, two = (question_of("delete", "", {"ids": ids}) for ids in ("a", ["a", "b"]))
+    assert [classify("yes, delete both", question=each).strength for each in (one, two)] == [None, "strong"]
+    assert classify("yes, delete both", question=joined([one, one])).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        ("我找到了一张高铁票G12，553元。要我帮您预订吗？", "好的，帮我订吧，谢谢"),
+        ("I can look for the price of flight AZ610. Would you like me to book it?", "yes, book it"),
+    ],
+)
+def test_what_is_offered_is_the_action_of_the_offer_and_not_of_the_sentence_before_it(asked: str, reply: str) -> None:
+    assert classify(reply, question=question_in(asked)).strength == "strong"

@@ -61,11 +61,12 @@ CLAUSE_END: Final = re.compile("[,:，：、،–—]")  # `thanks for the hint,
 WAITS: Final = APPROVALS | PREAMBLE | STATEMENTS | REPEATED | {
     "later", "no", "closing", "condition", "copula", "doubt", "remark", "understood", "unsure", "verdict_frame",
 }  # fmt: skip
+POINTING: Final = APPROVALS | {"copula", "filler", "glue", "object", "only", "polite", "repeats", "thanks", "vocative"}
 WAITS_UNTIL: Final = WAITS | {UNKNOWN, "detail", "other", "thing"}
 STRETCHABLE: Final = APPROVALS | {"filler", "no", "stop", "praise", "thanks", "polite"}
 KINDS: Final = (APPROVALS | RESTATEMENTS | PREAMBLE | STRETCHABLE) | {
     "addition", "cancel", "change", "change_of_mind", "closing", "condition", "copula", "detail", "doubt", "glue",
-    "indefinite", "keep", "later", "needless", "negator", "object", "other", "past", "question", "remark",
+    "indefinite", "keep", "later", "needless", "negator", "object", "only", "other", "past", "question", "remark",
     "reported", "understood", "unsure", "verdict_frame", "why_not", "yet",
 }  # fmt: skip
 LEXICON: Final = WordList("lexicon.toml", partial(lexicon.parse_lexicon, kinds=KINDS, stretchable=STRETCHABLE))
@@ -222,14 +223,18 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
     phrases = lexicon.phrases_of(words, language, LEXICON.now, prefer=prefer)
     ends = question is not None and not ENDS.isdisjoint(question.actions)
     said = {kind for kind, _ in phrases}
+    counts = question.counts if question else frozenset()
+    counted = {_ALL_OF[kind] for kind in kinds_of(words, language, SELECTION.now) if question and kind in _ALL_OF}
     meant = {
         "cancel": "act" if question is None and {"yes", "go_ahead"} <= said else "cancel",  # `yes, go on and cancel it`
         "keep": "no" if ends and said.isdisjoint(CONTENT) else UNKNOWN,  # `keep the file`, but not `keep a copy`
         "needless": "remark" if ends else "no",
+        "only": "glue" if counts == {1} and said <= POINTING else "condition",  # `only that one`
+        "addition": "named" if counted and counted <= counts else "addition",  # `both`, of two
         "yet": "later" if said & NOT and said <= WAITS | NOT | {"yet"} else "change",  # `still not`, or `still more`
     }
     phrases = [(meant.get(kind, kind), phrase) for kind, phrase in phrases]
-    kinds = [kind for kind, _ in phrases]
+    kinds = [*(kind for kind, _ in phrases), *(["condition"] if counted - counts else [])]  # `both`, of one or three
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None

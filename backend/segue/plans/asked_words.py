@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
 from segue.language.utterance import QUOTATION, QUOTED, UNSPACED, is_unspaced, sentences_of, words_of
-from segue.language.written_values import HOUR, SIGNS, WHOLE, is_written, names_in
+from segue.language.written_values import HOUR, SIGNS, WHOLE, is_written, names_in, without_dates
 from segue.plans.value_origins import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
@@ -37,6 +37,8 @@ _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # A list with the line that announces it, if only one line follows it, or one in the last line.
 _LIST: Final = re.compile(r"(?m)(^.*[:：][ *]*\n+)?(^ *([-*•]|\d+[.)、]) [^?？؟\n]*\n+)+.*\Z|\b1[.)、].*\b2[.)、].*+\Z")
 _ITEM: Final = re.compile(r"(?:(?m:^) *[-*•]|(?<![^\s:：])(\d{1,2})[.)、])(?=\s|[^\W\d])")
+# An id: letters and digits, or a long number.
+_ID: Final = re.compile(r"(?<![a-z0-9_-])(?=[0-9_-]*[a-z]|\d{4})[a-z0-9_-]*\d[a-z0-9_-]*")
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
 _CLAUSE_END: Final = re.compile(r"(?<=[,;:.!?…])\s+|(?<=[，；：、。！？،؛؟)）\n])|(?=[(（])|\s[–—-]\s")
@@ -54,6 +56,7 @@ class Question:
     words: frozenset[str] = frozenset()
     context_words: frozenset[str] = frozenset()
     offered: frozenset[str] = frozenset()  # of the offer alone, which offers no `other` of a sentence before it
+    counts: frozenset[int] = frozenset()  # how many things it may be of: `both` is said of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +203,18 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
     words = (*tool_words(tool or ""), *described_words, *chain.from_iterable(map(words_of, values)))
     shown = frozenset(words) | names_in(description, *values) | _amounts_in(args or {})
-    return Question(named.actions | described.actions, named.things | described.things, shown, offered=shown)
+    given = (args or {}).values()
+    counts = frozenset(
+        [1, *(len(each) if isinstance(each, list) else each for each in given if isinstance(each, list | int))]
+    )
+    of = named.actions | described.actions, named.things | described.things
+    return Question(*of, shown, offered=shown, counts=counts)
 
 
-def joined(questions: Collection[Question], how: Callable[..., frozenset[str]] = frozenset.union) -> Question:
+def joined(questions: Collection[Question], how: Callable[..., frozenset[Any]] = frozenset.union) -> Question:
     """Returns one question for several steps asked about together; with `frozenset.intersection` what all share."""
-    return Question(*(how(*(getattr(each, name) for each in questions)) for name in Question.__slots__))
+    whole = Question(*(how(*(getattr(each, name) for each in questions)) for name in Question.__slots__))
+    return replace(whole, counts=frozenset({len(questions)})) if len(questions) > 1 else whole
 
 
 def question_in(answer: str | None) -> Question | None:
@@ -221,8 +230,21 @@ def question_in(answer: str | None) -> Question | None:
     items = {item[1] for item in _ITEM.finditer(offer) if item[1]} if _LIST.search(offer) else set()
     picks = items | {f"#{item}" for item in items} if "1" in items else set()  # `yes, 1` to a list is to one of it
     shown = (frozenset(words) | names_in(text)) - picks
-    of = lists.meant(words_of(unquoted(text))), _named_by(lists, words).things, shown, context - picks
-    return Question(*of, frozenset(words_of(offer)) - picks)
+    actions = lists.meant(words_of(unquoted(offer))) or lists.meant(words_of(unquoted(text)))
+    of = actions, _named_by(lists, words).things, shown, context - picks
+    return Question(*of, frozenset(words_of(offer)) - picks, _counts_in(text, lists))
+
+
+def _counts_in(text: str, lists: ActionWords) -> frozenset[int]:
+    """Returns how many things an offer may be of: as many as it lists, names, joins or says; none if it tells not."""
+    if _LIST.search(text):
+        return frozenset({len(_ITEM.findall(text))})
+    bare = without_dates(unquoted(text))
+    said = {int(name[1:]) for name in _named(lists.spoken, words_of(_ID.sub(" ", bare))) if name[0] == "#"}
+    clauses = ["".join(clause) for sentence in sentences_of(bare) for clause in lists.clauses(sentence)]
+    is_joined = any(each.startswith(AND) or not lists.joins.isdisjoint(words_of(each)[:1]) for each in clauses)
+    named = len({*_ID.findall(bare)})
+    return frozenset(said | {sum(map(bool, map(str.strip, clauses))) if is_joined and named < 2 else named} - {0})
 
 
 def is_value(word: str) -> bool:
