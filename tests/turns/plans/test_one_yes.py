@@ -941,6 +941,10 @@ async def test_a_yes_to_an_offer_for_another_time_covers_no_call_without_a_time(
         ("Shall I delete itm-1, the booking for tomorrow?", delete(1), "delete itm-1"),
         ("Shall I delete itm-1, the report of 3 May?", delete(1), "delete itm-1"),
         ("Elimino itm-1, il promemoria di domani?", delete(1), "delete itm-1"),
+        ("Shall I delete itm-1, which renews every month?", delete(1), "delete itm-1"),
+        ("Elimino itm-1, che scade domani?", delete(1), "delete itm-1"),
+        ("要我删除每月续费的 itm-1 吗？", delete(1), "delete itm-1"),
+        ("هل أحذف itm-1 الذي يتجدد كل شهر؟", delete(1), "delete itm-1"),
         ("要我删除 itm-1（明天的提醒）吗？", delete(1), "delete itm-1"),
         (
             "Shall I send Ada the note “See you tomorrow”?",
