@@ -935,3 +935,39 @@ def test_a_yes_counts_the_things_of_a_step_too() -> None:
 )
 def test_what_is_offered_is_the_action_of_the_offer_and_not_of_the_sentence_before_it(asked: str, reply: str) -> None:
     assert classify(reply, question=question_in(asked)).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "yes, in case she asks", "go ahead once I have read it", "sì, appena conferma", "sì, dopo che l'ho letta",
+        "sì, quando l'ho vista", "sí, una vez que la lea", "oui, dès qu'il répond", "oui s'il est gratuit",
+        "ja, sobald sie antwortet", "sim, caso ela responda", "ja, zodra ze antwoordt", "tak, jak tylko odpowie",
+        "да, как только она ответит", "نعم بعد أن أراجعها", "نعم عندما توافق", "نعم لما أشوفها", "好的，一旦她同意",
+        "好的，等我看完", "हाँ, जैसे ही वह आए",
+    ],
+)  # fmt: skip
+def test_a_yes_that_waits_for_something_carries_none(reply: str) -> None:
+    read = classify(reply, question=SENDING)
+    assert (read.strength, read.carries_yes) == (None, False)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Yes, send it over to Anna, thanks", "yup send that off pls", "yes, and thank you", "yes, send it to her please",
+        "yes send it before it's too late", "send it as soon as you can", "sì, invia quel messaggio, grazie",
+        "sì, mandala, e grazie", "sì, appena puoi", "sì mandala prima che sia tardi", "好，发给她，谢谢",
+        "好的，尽快发吧", "نعم أرسلها وشكرا", "نعم وشكرا جزيلا", "نعم أرسلها في أقرب وقت", "oui, dès que possible",
+        "ja, so schnell wie möglich",
+    ],
+)  # fmt: skip
+def test_a_plain_yes_as_people_write_one_in_a_chat_is_a_strong_one(reply: str) -> None:
+    assert classify(reply, question=SENDING).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    "reply", ["نعم وأضف سارة", "yes, and add Sara", "yes, also", "sì, anche", "好的，然后发给李娜"]
+)
+def test_a_yes_and_something_else_is_no_plain_one(reply: str) -> None:
+    assert classify(reply, question=SENDING).strength is None

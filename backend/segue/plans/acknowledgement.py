@@ -17,7 +17,7 @@ from segue.language.detect_language import detect_language
 from segue.language.lexicon import ANY_LANGUAGE, UNKNOWN, Phrase, WordList, kinds_of, languages_of
 from segue.language.utterance import Utterance, is_emoji, own_words, parse_own_words, sentences_of, words_near, words_of
 from segue.language.written_values import with_plain_prices
-from segue.plans.asked_words import BESIDE, Question, is_value, joined, kind_beside, without_written
+from segue.plans.asked_words import AND, BESIDE, Question, is_value, joined, kind_beside, without_written
 
 LONGEST_MESSAGE: Final = 1_000  # characters
 LONGEST_REPLY: Final = 80  # of a stock reply
@@ -53,6 +53,7 @@ DECISIONS: Final = TAKEN_BACK | {"stop", "cancel", "repeats", "repeats_cancel"}
 ENDS: Final = frozenset({"cancel", "delete", "remove"})  # `I don't need it anymore` is why something is cancelled
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
+ADDS_NOTHING: Final = PREAMBLE | {"addition", "remark"}
 PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 # Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
@@ -162,7 +163,11 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
     """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
     question_words = question.words if question else frozenset()
     words = _without_decoration(
-        [word if word in question_words else lexicon.unstretch(word, LEXICON.now) for word in utterance.words]
+        [
+            word if word in question_words else lexicon.unstretch(word, LEXICON.now)
+            for written in utterance.words
+            for word in _apart(written, question_words)
+        ]
     )
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(without_written(question, words), LEXICON.now)]
@@ -172,6 +177,13 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
         return replace(best, found=replace(best.found, rule="no_elsewhere", strength="weak"))
     is_typo = corrects and best.unknown == 1 and not best.reply.approves  # `yes, Anna` has a yes already
     return (_as_misspelt(words, read) if is_typo else None) or best
+
+
+def _apart(word: str, question_words: frozenset[str]) -> Phrase:
+    """Returns the Arabic `and` and the word that it is written onto, if that is a known one: `وشكرا`."""
+    known, rest = LEXICON.now.speakers, word[1:]
+    is_and = word[0] == AND and word not in known and (rest in known or rest in question_words)
+    return (AND, rest) if is_and else (word,)
 
 
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
@@ -224,13 +236,13 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
     ends = question is not None and not ENDS.isdisjoint(question.actions)
     said = {kind for kind, _ in phrases}
     counts = question.counts if question else frozenset()
-    counted = {_ALL_OF[kind] for kind in kinds_of(words, language, SELECTION.now) if question and kind in _ALL_OF}
+    counted = {_ALL_OF[kind] for kind in kinds_of(words, language, SELECTION.now) if kind in _ALL_OF}
     meant = {
         "cancel": "act" if question is None and {"yes", "go_ahead"} <= said else "cancel",  # `yes, go on and cancel it`
         "keep": "no" if ends and said.isdisjoint(CONTENT) else UNKNOWN,  # `keep the file`, but not `keep a copy`
         "needless": "remark" if ends else "no",
         "only": "glue" if counts == {1} and said <= POINTING else "condition",  # `only that one`
-        "addition": "named" if counted and counted <= counts else "addition",  # `both`, of two
+        "addition": "addition" if not counted else "named" if counted <= counts else "condition",  # `both`, of two
         "yet": "later" if said & NOT and said <= WAITS | NOT | {"yet"} else "change",  # `still not`, or `still more`
     }
     phrases = [(meant.get(kind, kind), phrase) for kind, phrase in phrases]
@@ -298,8 +310,8 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
     found |= {meant for kind, meant in (("unsure", "accept"), ("why_not", "yes")) if kind in found}
     if not {("copula", each) for each in APPROVALS}.isdisjoint(pairwise(kinds)):
         found.discard("copula")  # `yes, 120 is right` is more than a fact
-    if found & REPEATED:
-        found.discard("addition")  # `yes, and cancel it`
+    if found & REPEATED or all(after in ADDS_NOTHING for kind, after in pairwise([*kinds, ""]) if kind == "addition"):
+        found.discard("addition")  # `yes, and cancel it`, `yes, and thanks`
     if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
         found.remove("understood")  # `ok, I see, do it`
     if kinds[-3:] in (["condition", "no", "repeats"], ["condition", "negator", "repeats"]):

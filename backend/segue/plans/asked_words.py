@@ -243,8 +243,8 @@ def _counts_in(text: str, lists: ActionWords) -> frozenset[int]:
     said = {int(name[1:]) for name in _named(lists.spoken, words_of(_ID.sub(" ", bare))) if name[0] == "#"}
     clauses = ["".join(clause) for sentence in sentences_of(bare) for clause in lists.clauses(sentence)]
     is_joined = any(each.startswith(AND) or not lists.joins.isdisjoint(words_of(each)[:1]) for each in clauses)
-    named = len({*_ID.findall(bare)})
-    return frozenset(said | {sum(map(bool, map(str.strip, clauses))) if is_joined and named < 2 else named} - {0})
+    joined_ones, ids = sum(map(bool, map(str.strip, clauses))) if is_joined else 0, len({*_ID.findall(bare)})
+    return frozenset(said | {ids if ids > 1 else joined_ones or ids} - {0})
 
 
 def is_value(word: str) -> bool:
