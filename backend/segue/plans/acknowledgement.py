@@ -242,11 +242,14 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
         "keep": "no" if ends and said.isdisjoint(CONTENT) else UNKNOWN,  # `keep the file`, but not `keep a copy`
         "needless": "remark" if ends else "no",
         "only": "glue" if counts == {1} and said <= POINTING else "condition",  # `only that one`
-        "addition": "addition" if not counted else "named" if counted <= counts else "condition",  # `both`, of two
+        "addition": "addition" if not counted else "named" if counted <= counts else "change",  # `both`, of two
         "yet": "later" if said & NOT and said <= WAITS | NOT | {"yet"} else "change",  # `still not`, or `still more`
     }
     phrases = [(meant.get(kind, kind), phrase) for kind, phrase in phrases]
-    kinds = [*(kind for kind, _ in phrases), *(["condition"] if counted - counts else [])]  # `both`, of one or three
+    kinds = [
+        *(kind for kind, _ in phrases),
+        *(["condition"] if counts and counted - counts else []),
+    ]  # `both`, of one or three
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
