@@ -424,7 +424,8 @@ MOVE = question_of("update_event", "Sposta la riunione a venerdì", {"event_id":
             "对，不需要了，取消吧", "نعم، ما عدت أحتاجه، الغيه",
             "yes, cancel it. I no longer need it because plans changed",
         )),
-        *((CANCELLATION, reply) for reply in ("yes, I want it cancelled", "yes please, I want it cancelled now")),
+        *((CANCELLATION, reply) for reply in ("yes, I want it cancelled", "yes, and cancel it")),
+        (CANCELLATION, "yes please, I want it cancelled now"),
         *((DELETION, reply) for reply in ("yes, I want it deleted", "sí, bórralo ya", "no, I mean delete it")),
         (BOOKING, "好，帮我订三晚"),
         *((MOVE, reply) for reply in ("sì, spostala", "sì, spostala a venerdì", "ok, sposta la riunione")),
@@ -955,8 +956,9 @@ def test_a_yes_that_waits_for_something_carries_none(reply: str) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        "Yes, send it over to Anna, thanks", "yup send that off pls", "yes, and thank you", "yes, send it to her please",
-        "yes send it before it's too late", "send it as soon as you can", "sì, invia quel messaggio, grazie",
+        "Yes, send it over to Anna, thanks", "yup send that off pls", "yes, and thank you",
+        "yes, send it to her please", "yes send it before it's too late", "send it as soon as you can",
+        "sì, invia quel messaggio, grazie",
         "sì, mandala, e grazie", "sì, appena puoi", "sì mandala prima che sia tardi", "好，发给她，谢谢",
         "好的，尽快发吧", "نعم أرسلها وشكرا", "نعم وشكرا جزيلا", "نعم أرسلها في أقرب وقت", "oui, dès que possible",
         "ja, so schnell wie möglich",

@@ -183,8 +183,6 @@ async def _read_reply(
         questions = {step.id: question_of(step.tool, step.description, step.args) for step in waiting}
         if chosen := chosen_of(state["message"], questions):
             return replace(read, verdict="confirm", rule="selection", strength="strong"), chosen
-        if read.verdict == "confirm" and chosen is not None:
-            read = replace(read, verdict="amend", rule="counts_otherwise", strength=None)
     is_unclear = len(state["message"]) <= SHORT_REPLY_CHARS and read.rule not in NEVER_A_YES
     if read.verdict not in ("amend", "none") or not (is_unclear or read.carries_yes or read.verdict == "amend"):
         return read, None

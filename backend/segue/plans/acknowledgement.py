@@ -246,10 +246,8 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
         "yet": "later" if said & NOT and said <= WAITS | NOT | {"yet"} else "change",  # `still not`, or `still more`
     }
     phrases = [(meant.get(kind, kind), phrase) for kind, phrase in phrases]
-    kinds = [
-        *(kind for kind, _ in phrases),
-        *(["condition"] if counts and counted - counts else []),
-    ]  # `both`, of one or three
+    is_miscounted = bool(counts and counted - counts)  # `both`, of one or of three
+    kinds = [*(kind for kind, _ in phrases), *["condition"] * is_miscounted]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
@@ -416,16 +414,15 @@ SELECTION: Final = WordList("selection.toml", partial(lexicon.parse_lexicon, kin
 
 def chosen_of(message: str, questions: Mapping[int, Question]) -> frozenset[int] | None:
     """Returns which of several steps in question, in order, a message picks: `yes, delete the first`, `yes, cancel B1`.
-    None if it is for all or for none, and an empty set if its count is wrong: `both`, of three.
+    None if it is for all or for none.
     """
     utterance = parse_own_words(message)
     if utterance.asks or utterance.quotes or not utterance.words:
         return None
-    words, shown, count = utterance.words, joined(questions.values(), frozenset.intersection), len(questions)
+    words, shown = utterance.words, joined(questions.values(), frozenset.intersection)
     languages = dict.fromkeys([*languages_of(words, SELECTION.now), *languages_of(words, LEXICON.now)])
     picked = filter(None, (_chosen(words, each, [*questions], shown) for each in languages))
-    counted = {_ALL_OF.get(kind, count) for each in languages for kind in kinds_of(words, each, SELECTION.now)}
-    return next(picked, None) or (frozenset() if counted - {count} else _named(message, questions))
+    return next(picked, None) or _named(message, questions)
 
 
 def _named(message: str, questions: Mapping[int, Question]) -> frozenset[int] | None:
