@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from segue.agent import plan_messages, prompts
 from segue.agent.call_approval import find_origins, who_decides
-from segue.agent.state import TurnContext, TurnState, Update, language_of, running_plan
+from segue.agent.state import TurnContext, Update, language_of, running_plan
 from segue.agent.turn_calls import HeldCall, ReadyCall, TurnCalls, call_key
 from segue.db.engine import Connection
 from segue.domain.approval_rule import WaitsFor
@@ -17,7 +17,7 @@ from segue.domain.events import CallStarted, PlanChanged
 from segue.domain.ids import new_id
 from segue.domain.plan import MAX_STEPS, NOT_STARTED, Plan, Step, add_steps, page_call_id, update_step
 from segue.domain.session import RequestedCall
-from segue.domain.tool import PROPOSE_MANDATE, Tool, canonical_args, definition_of
+from segue.domain.tool import PROPOSE_MANDATE, canonical_args, definition_of
 from segue.domain.user_request import BY_PAGE, ToolAsks, UserAnswer, with_question
 from segue.language.shown_call import translate
 from segue.models.reply import Reply, opaque_parts
@@ -114,7 +114,9 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
             break
         if moved.waiting_step and PROPOSE_MANDATE in (step.tool, moved.waiting_step.tool):
             break  # which takes a yes of its own
-        origin = await find_origins(turn, step.args or {}, _schema_of(tool))
+        # The keys of a proposal's bounds are arguments of its tool, and no values.
+        schema = None if step.tool == PROPOSE_MANDATE else tool.spec.input_schema if tool else {}
+        origin = await find_origins(turn, step.args or {}, schema)
         moved = expiring(update_step(moved, step.id, "waiting", args_origin=origin, waits_for=waits), waits)
     moved = replace(moved, version=max(moved.version, version))
     first = tools.get(stored.plan.steps[0].tool or "")
@@ -217,11 +219,6 @@ def request_of(step: Step) -> RequestedCall:
     return RequestedCall(step.tool_call_id or "", step.tool or "", step.args or {})
 
 
-def _schema_of(tool: Tool | None) -> Mapping[str, Any] | None:
-    """Returns the schema by which values are looked for. The keys of a proposal's bounds are the tool's, no values."""
-    return None if tool and tool.spec.name == PROPOSE_MANDATE else tool.spec.input_schema if tool else {}
-
-
 def _distinct(held_calls: Sequence[HeldCall]) -> list[HeldCall]:
     distinct: dict[tuple[str, str], HeldCall] = {}
     for call in held_calls:
@@ -233,16 +230,12 @@ def _goal(turn: TurnCalls) -> tuple[str, str]:
     """Returns the goal in the user's words, and the id of the message that states it; after a button or a plain yes,
     those of the plan or offer that it answered.
     """
-    state, plan = turn.state, _answered_plan(turn.state)
-    offer = offer_in(state["answered"]) if state["acknowledgement"].verdict == "confirm" else None
+    state, decided = turn.state, turn.state["decided_plan"]
+    is_yes = state["acknowledgement"].verdict == "confirm"
+    plan = decided.plan if decided else running_plan(state) if is_yes else None
+    offer = offer_in(state["answered"]) if is_yes else None
     goal = "\n".join([plan.goal if plan else offer or state["message"], *prompts.steers_in(turn.conversation)])
     return goal, plan.origin_message_id if plan else state["message_id"]
-
-
-def _answered_plan(state: TurnState) -> Plan | None:
-    if state["decided_plan"] is not None:
-        return state["decided_plan"].plan
-    return running_plan(state) if state["acknowledgement"].verdict == "confirm" else None
 
 
 def _step(turn: TurnCalls, call: HeldCall | ReadyCall, number: int = 1, *, alone: bool = True) -> Step:

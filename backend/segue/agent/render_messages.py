@@ -90,8 +90,7 @@ def build_prompt(session: SessionContent, limits: WindowLimits, count: CountToke
     if session.page:
         notes += f"\n{prompts.TEXTS['page']}\n{fenced(session.page)}"
     fixed = count(prompts.joined(prompts.system_parts(instructions.fixed, session.summary, session.references)))
-    fixed += count(notes)
-    fixed += session.tool_tokens
+    fixed += count(notes) + session.tool_tokens
     fixed += count(prompts.plan_block(plan)) if plan else 0  # it is in the notes that a node may add
     origin_id = plan.origin_message_id if plan else None
     parts = history_window.WindowParts(

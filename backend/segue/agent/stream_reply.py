@@ -241,18 +241,16 @@ class _HeardMessage:
 
     def withdraw(self) -> None:
         """Ends the message, which stays out of the history; its calls are not made."""
-        self.calls.give_up()
-        if self.message_id is not None and self.texts:
-            self._context.emit(events.TextEnded(self.message_id))
+        self.cut_off(is_kept=False)
         self.message_id = None
         self.texts.clear()
         self._until_stop = _UntilStop(self._context.options.stop)
 
-    def cut_off(self) -> None:
+    def cut_off(self, *, is_kept: bool = True) -> None:
         """Ends the message, which is kept if its user stops the turn."""
         self.calls.give_up()
         if self.message_id is not None and self.texts:
-            self._context.emit(events.TextEnded(self.message_id, cut_off="".join(self.texts)))
+            self._context.emit(events.TextEnded(self.message_id, cut_off="".join(self.texts) if is_kept else None))
 
 
 def emit_message(

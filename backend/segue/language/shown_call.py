@@ -74,8 +74,7 @@ class CallView:
         longest = max(SHORTEST_CUT, min(LONGEST_VALUE, LONGEST_CALL // max(len(args), 1)))
         names = list(args)
         left_out = names[FIRST_ARGUMENTS:-LAST_ARGUMENTS] if self.whole else []
-        head = names[:FIRST_ARGUMENTS] if left_out else names
-        for name in head:
+        for name in names[:FIRST_ARGUMENTS] if left_out else names:
             yield from self._argument(name, _text(args[name]), longest)
         if left_out:
             yield self._cut("cut_arguments", len(left_out), len(names), _json({name: args[name] for name in left_out}))

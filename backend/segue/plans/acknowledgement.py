@@ -53,7 +53,6 @@ DECISIONS: Final = TAKEN_BACK | {"stop", "cancel", "repeats", "repeats_cancel"}
 ENDS: Final = frozenset({"cancel", "delete", "remove"})  # `I don't need it anymore` is why something is cancelled
 CONTENT: Final = frozenset({"act", BESIDE, "detail", "other", "thing", UNKNOWN})
 PREAMBLE: Final = frozenset({"filler", "vocative", "thanks", "polite", "praise", "applause", "opinion"})
-ADDS_NOTHING: Final = PREAMBLE | {"addition", "remark"}
 PRAISES: Final = PREAMBLE | {"copula", "verdict_frame", "object"}
 # Of a sentence beside a yes that asks for nothing: the rules that may read it, or the kinds of its words.
 BESIDE_A_YES: Final = {"yes", "accept", "go_ahead", "praise", "statement", "thanks_alone", "opinion", "nothing_decided"}
@@ -84,8 +83,8 @@ class Acknowledgement:
     language: str | None = None  # an ISO 639-1 code
     strength: Strength | None = None  # of a `confirm`: whether it is enough for a step that changes the world
     carries_yes: bool = False  # of an `amend` or a `none`: it has an explicit yes that nothing takes back
-    added: tuple[str, ...] = ()  # of these too: the content words, folded, that the question does not account for
-    changes: bool = False  # of these too: a word of it wants something else
+    added: tuple[str, ...] = ()  # the content words, folded, that the question does not account for
+    changes: bool = False  # of an `amend` or a `none` too: a word of it wants something else
 
 
 def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
@@ -100,7 +99,7 @@ def classify(text: str, *, question: Question | None = None) -> Acknowledgement:
         is_quotation = whole.found.rule in ("more_than_a_reply", "nothing_decided")
         return replace(whole.found, rule="quoted") if is_quotation else whole.found
     if whole.found.verdict == "reject" or whole.found.strength == "strong":
-        return replace(whole.found, added=whole.added) if whole.found.verdict == "reject" else whole.found
+        return whole.found
     return _by_sentence(text, whole, question)
 
 
@@ -117,12 +116,12 @@ def _by_sentence(text: str, whole: "_Reading", question: Question | None) -> Ack
     if found.verdict == "confirm":
         return found
     if found.verdict == "none" and (refusal := _refusal_in(text, question)):
-        return replace(refusal, added=whole.added)
+        return replace(refusal, added=found.added)
     # One of the sentences is a yes, and none takes it back.
     replies = [part.reply for part in parts]
     yeses = [r for r in replies if r.approves and not r.asks and not r.has("reported", "past") and r.may_change]
     carries_yes = bool(yeses) and not any(reply.is_unsettled for reply in replies)
-    return replace(found, carries_yes=carries_yes, added=whole.added, changes=whole.reply.has("change", "condition"))
+    return replace(found, carries_yes=carries_yes, changes=whole.reply.has("change", "condition"))
 
 
 def _refusal_in(text: str, question: Question | None) -> Acknowledgement | None:
@@ -150,7 +149,7 @@ def _is_mixed_yes(text: str, question: Question | None) -> bool:
 
 def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) -> bool:
     """Returns whether a sentence beside a yes changes nothing: it repeats the question, praises, thanks or remarks."""
-    reply, new = part.reply, {*part.added} - shown
+    reply, new = part.reply, {*part.found.added} - shown
     if reply.is_whole:
         return part.found.rule in BESIDE_A_YES
     if reply.opening != "remark" or reply.added > MOST_REMARKED or not reply.kinds <= REMARKS:
@@ -162,13 +161,7 @@ def _asks_for_nothing(part: "_Reading", sentence: str, shown: frozenset[str]) ->
 def _read(utterance: Utterance, text: str, question: Question | None, *, corrects: bool = False) -> "_Reading":
     """Returns the reading in the language that fits best; one that `corrects` may find a misspelt yes."""
     question_words = question.words if question else frozenset()
-    words = _without_decoration(
-        [
-            word if word in question_words else lexicon.unstretch(word, LEXICON.now)
-            for written in utterance.words
-            for word in _apart(written, question_words)
-        ]
-    )
+    words = _without_decoration([each for word in utterance.words for each in _spelt(word, question_words)])
     read = partial(_read_in, asks=utterance.asks, question=question)
     readings = [read(words, language) for language in languages_of(without_written(question, words), LEXICON.now)]
     likely = detect_language(text) if len(readings) > 1 else None
@@ -179,11 +172,12 @@ def _read(utterance: Utterance, text: str, question: Question | None, *, correct
     return (_as_misspelt(words, read) if is_typo else None) or best
 
 
-def _apart(word: str, question_words: frozenset[str]) -> Phrase:
-    """Returns the Arabic `and` and the word that it is written onto, if that is a known one: `وشكرا`."""
+def _spelt(word: str, question_words: frozenset[str]) -> Phrase:
+    """Returns a word as the lists have it, and an Arabic `and` apart from the word that it is written onto: `وشكرا`."""
     known, rest = LEXICON.now.speakers, word[1:]
-    is_and = word[0] == AND and word not in known and (rest in known or rest in question_words)
-    return (AND, rest) if is_and else (word,)
+    if word[0] == AND and word not in known and (rest in known or rest in question_words):
+        return (AND, rest)
+    return (word if word in question_words else lexicon.unstretch(word, LEXICON.now),)
 
 
 def _as_misspelt(words: Phrase, read: "Callable[[Phrase, str], _Reading]") -> "_Reading | None":
@@ -222,7 +216,6 @@ class _Reading:
     reply: "_Reply"
     unknown: int
     phrases: int
-    added: tuple[str, ...]
 
     @property
     def misfit(self) -> tuple[int, int, int]:
@@ -251,9 +244,9 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
-    found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language, strength)
     added = tuple(word for kind, phrase in phrases if kind in CONTENT for word in phrase)
-    return _Reading(found, reply, unknown=kinds.count(UNKNOWN), phrases=len(kinds), added=added)
+    found = Acknowledgement(verdict, rule, None if language == ANY_LANGUAGE else language, strength, added=added)
+    return _Reading(found, reply, unknown=kinds.count(UNKNOWN), phrases=len(kinds))
 
 
 def _after_change_of_mind(kinds: list[str]) -> list[str]:
@@ -311,7 +304,7 @@ def _reply_of(kinds: list[str], *, asks: bool) -> _Reply:
     found |= {meant for kind, meant in (("unsure", "accept"), ("why_not", "yes")) if kind in found}
     if not {("copula", each) for each in APPROVALS}.isdisjoint(pairwise(kinds)):
         found.discard("copula")  # `yes, 120 is right` is more than a fact
-    if found & REPEATED or all(after in ADDS_NOTHING for kind, after in pairwise([*kinds, ""]) if kind == "addition"):
+    if found & REPEATED or all(after in PREAMBLE for kind, after in pairwise([*kinds, ""]) if kind == "addition"):
         found.discard("addition")  # `yes, and cancel it`, `yes, and thanks`
     if "understood" in found and found & {"repeats", "polite"} | APPROVALS & {*kinds[kinds.index("understood") :]}:
         found.remove("understood")  # `ok, I see, do it`
@@ -437,20 +430,18 @@ def _chosen(words: Phrase, language: str, ids: Sequence[int], shown: Question) -
     if any(_ALL_OF.get(pick, len(ids)) != len(ids) for pick in picks) or {*picks} & {*_PLACES[len(ids) :]}:
         return None
     picks = ["all" if pick in _ALL_OF else pick for pick in picks]
-    left_out, named, chosen = set[int](), set[int](), set[int]()
+    left_out, named = set[int](), set[int]()
     at_but = picks.index("but") if "but" in picks else None
     for at, kind in enumerate(picks):
         is_after = at_but is not None and (at < at_but if language in _AFTERTHOUGHTS else at > at_but)
         (left_out if is_after else named).update(ids[slice(*_RANGES[kind])] if kind in _RANGES else ())
     if at_but is not None:
         is_split = named and language not in _AFTERTHOUGHTS  # `the first not, the second yes`: which is left out?
-        chosen = (named or set(ids)) - left_out if left_out and not is_split else chosen
-    elif not named or "all" in picks:  # `all 3` is all if there are three
-        is_all = "all" in picks and (not named or picks == ["all", *_PLACES[len(ids) - 1 : len(ids)]])
-        chosen = set(ids) if is_all else chosen
-    else:
-        chosen = named
-    return frozenset(chosen) or None
+        return frozenset((named or {*ids}) - left_out) or None if left_out and not is_split else None
+    if named and "all" not in picks:
+        return frozenset(named)
+    is_all = "all" in picks and (not named or picks == ["all", *_PLACES[len(ids) - 1 : len(ids)]])
+    return frozenset(ids) if is_all else None  # `all 3` is all if there are three
 
 
 def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:

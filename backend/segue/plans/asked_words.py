@@ -14,7 +14,6 @@ from segue.language.written_values import HOUR, SIGNS, WHOLE, is_written, names_
 from segue.plans.value_origins import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
-LONGEST_TRANSLATED: Final = 400  # characters
 LONGEST_ARGUMENT: Final = 80  # characters; who is named in the text of a mail is not who it goes to
 LONGEST_OFFER: Final = 1_000  # characters
 LONGEST_ANSWER: Final = 4_000  # characters
@@ -37,8 +36,7 @@ _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # A list with the line that announces it, if only one line follows it, or one in the last line.
 _LIST: Final = re.compile(r"(?m)(^.*[:：][ *]*\n+)?(^ *([-*•]|\d+[.)、]) [^?？؟\n]*\n+)+.*\Z|\b1[.)、].*\b2[.)、].*+\Z")
 _ITEM: Final = re.compile(r"(?:(?m:^) *[-*•]|(?<![^\s:：])(\d{1,2})[.)、])(?=\s|[^\W\d])")
-# An id: letters and digits, or a long number.
-_ID: Final = re.compile(r"(?<![a-z0-9_-])(?=[0-9_-]*[a-z]|\d{4})[a-z0-9_-]*\d[a-z0-9_-]*")
+_ID: Final = re.compile(r"(?<![a-z0-9_-])(?=[0-9_-]*[a-z]|\d{4})[a-z0-9_-]*\d[a-z0-9_-]*")  # or a long number
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
 _CLAUSE_END: Final = re.compile(r"(?<=[,;:.!?…])\s+|(?<=[，；：、。！？،؛؟)）\n])|(?=[(（])|\s[–—-]\s")
@@ -203,12 +201,11 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
     words = (*tool_words(tool or ""), *described_words, *chain.from_iterable(map(words_of, values)))
     shown = frozenset(words) | names_in(description, *values) | _amounts_in(args or {})
-    given = (args or {}).values()
-    counts = frozenset(
-        [1, *(len(each) if isinstance(each, list) else each for each in given if isinstance(each, list | int))]
-    )
+    counts = [len(each) if isinstance(each, list) else each for each in (args or {}).values()]
     of = named.actions | described.actions, named.things | described.things
-    return Question(*of, shown, offered=shown, counts=counts)
+    return Question(
+        *of, shown, offered=shown, counts=frozenset([1, *(each for each in counts if isinstance(each, int))])
+    )
 
 
 def joined(questions: Collection[Question], how: Callable[..., frozenset[Any]] = frozenset.union) -> Question:
@@ -241,10 +238,9 @@ def _counts_in(text: str, lists: ActionWords) -> frozenset[int]:
         return frozenset({len(_ITEM.findall(text))})
     bare = without_dates(unquoted(text))
     said = {int(name[1:]) for name in _named(lists.spoken, words_of(_ID.sub(" ", bare))) if name[0] == "#"}
-    clauses = ["".join(clause) for sentence in sentences_of(bare) for clause in lists.clauses(sentence)]
+    ids, clauses = {*_ID.findall(bare)}, [each for each in clauses_of(bare) if each.strip()]
     is_joined = any(each.startswith(AND) or not lists.joins.isdisjoint(words_of(each)[:1]) for each in clauses)
-    joined_ones, ids = sum(map(bool, map(str.strip, clauses))) if is_joined else 0, len({*_ID.findall(bare)})
-    return frozenset(said | {ids if ids > 1 else joined_ones or ids} - {0})
+    return frozenset(said | {len(clauses) if is_joined and len(ids) <= 1 else len(ids)} - {0})
 
 
 def is_value(word: str) -> bool:
@@ -466,7 +462,7 @@ def tool_words(name: str) -> Phrase:
 
 def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Returns the English words for the actions, and for the things, that a text names in its language, or in any."""
-    language, words = detect_language(text, default=""), words_of(text[:LONGEST_TRANSLATED])
+    language, words = detect_language(text, default=""), words_of(text[:LONGEST_DESCRIPTION])
     known = [ACTIONS.now[language]] if language in ACTIONS.now else [*ACTIONS.now.values()]
     actions = {name for lists in known for at in range(len(words)) for name in lists.action_at(words, at)[1]}
     things = {name for lists in known for name in _named(lists.things, words)}

@@ -31,8 +31,7 @@ _MOST_AROUND: Final = 16  # words, or letters of a script without spaces
 # The kinds of the words of a message as a text of letters, of which patterns say what stands near what.
 _LETTERS: Final = {"own": "o", "newest": "n", "from_newest": "f", "origin": "s", "task": "d", "deed": "d", "aside": "d"}
 _NEWEST_OF_OWN: Final = re.compile(r"[nf].{0,3}o")
-_FROM_OWN: Final = re.compile(r"(?:s.{0,8}n|f).{0,3}o")
-_OWN_FROM: Final = re.compile(r"n.{0,3}o.{0,4}s")  # as Japanese and Korean say it, before the verb
+_FROM_OWN: Final = re.compile(r"(?:s.{0,8}n|f).{0,3}o|n.{0,3}o.{0,4}s.*d")  # Japanese has it before the verb
 
 
 def search_readings(message: str) -> list[list[str]]:
@@ -65,10 +64,8 @@ def needs_own_things_first(message: str) -> bool:
     """Returns whether the newest mail, file or such has to be read before a search or an action."""
     for kinds in search_readings(message):
         letters = "".join(_LETTERS.get(kind, "-") for kind in kinds)
-        if asks_for_the_web(kinds) and _NEWEST_OF_OWN.search(letters):
-            return True
-        before_verb = _OWN_FROM.search(letters)
-        if "d" in letters and (_FROM_OWN.search(letters) or (before_verb and "d" in letters[before_verb.end() :])):
+        searches = asks_for_the_web(kinds) and _NEWEST_OF_OWN.search(letters)
+        if searches or ("d" in letters and _FROM_OWN.search(letters)):
             return True
     return False
 

@@ -86,9 +86,8 @@ def parse_plan(text: str, *, tools: Collection[str], done: int = 0) -> tuple[Ste
         tool = _known_tool(draft.tool, tools) if draft.tool else None
         if draft.tool and tool is None:
             return ()
-        try:
-            args = _renumbered(draft.args, numbers, below=index) if tool else None
-        except _ForwardReference:
+        args = _renumbered(draft.args, numbers) if tool else None
+        if not all(0 < each < index for each in referred_to(args)):
             return ()
         description = " ".join(draft.description.split())[:MAX_DESCRIPTION_CHARS]
         steps.append(Step(index, description, tool, args, requires_confirmation=draft.requires_confirmation))
@@ -105,20 +104,13 @@ def _known_tool(name: str, tools: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, tools, n=1, cutoff=0.85)), None)
 
 
-class _ForwardReference(Exception):
-    """A reference to a step that does not come before."""
-
-
-def _renumbered(value: Any, numbers: Mapping[str, int], *, below: int) -> Any:
-    """Returns the same arguments with references by our ids. Raises _ForwardReference."""
+def _renumbered(value: Any, numbers: Mapping[str, int]) -> Any:
+    """Returns the same arguments with references by our ids, 0 for a step that there is none of."""
     if isinstance(value, dict) and REFERENCE in value:
-        target = numbers.get(str(value[REFERENCE]), 0)
-        if not 0 < target < below:
-            raise _ForwardReference
-        return {**value, REFERENCE: target}
+        return {**value, REFERENCE: numbers.get(str(value[REFERENCE]), 0)}
     if isinstance(value, dict):
-        return {key: _renumbered(item, numbers, below=below) for key, item in value.items()}
-    return [_renumbered(item, numbers, below=below) for item in value] if isinstance(value, list) else value
+        return {key: _renumbered(item, numbers) for key, item in value.items()}
+    return [_renumbered(item, numbers) for item in value] if isinstance(value, list) else value
 
 
 class Unresolved(Exception):

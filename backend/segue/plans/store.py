@@ -65,8 +65,8 @@ class StoredPlan:
 
     def granted_behind(self, step: domain.Step, turn_id: str) -> tuple[str, int] | None:
         """Returns the rest of the grant once a step has started."""
-        is_left = self.granted_to == turn_id and self.granted_step is not None and step.id < self.granted_step
-        return (turn_id, self.granted_step) if is_left and self.granted_step is not None else None
+        last = self.granted_step
+        return (turn_id, last) if last is not None and self.granted_to == turn_id and step.id < last else None
 
     def is_for_a_later_turn(self, turn: TurnKey) -> bool:
         """Returns whether a button approved it for a later turn than this one."""
