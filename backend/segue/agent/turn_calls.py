@@ -100,8 +100,8 @@ class TurnCalls:
     ledger: dict[str, tuple[ToolCall, Reference] | None] = field(default_factory=dict)
     answers: dict[tuple[str, str], str] = field(default_factory=dict)  # not run twice: they took effect or may have
     images: dict[str, tuple[BinaryPart, ...]] = field(default_factory=dict)  # by call, and PDFs: not shown to the model
-    # What further images may take, in all, and PDFs of the user's.
-    bytes_left: dict[bool, int] = field(default_factory=lambda: dict.fromkeys((False, True), MAX_IMAGES_BYTES))
+    image_bytes_left: int = MAX_IMAGES_BYTES  # what further images may take, in all
+    pdf_bytes_left: int = MAX_IMAGES_BYTES  # what further PDFs of the user's may take, in all
     count: int = 0  # all of them but those by which the engine shows the message's files
     stored_messages: int = 0  # those that they added to the history
     agreement: Agreement | None = None  # a yes to what the model offered in words
@@ -204,9 +204,11 @@ class TurnCalls:
     def keep_images(self, request: RequestedCall, outcome: CallOutcome) -> None:
         kept = []
         for part in outcome.payload.parts:
-            is_pdf = part.kind == PDF and request.name == READ_ATTACHMENT
-            if (is_pdf or part.kind in IMAGES) and part.size_bytes <= self.bytes_left[is_pdf]:
-                self.bytes_left[is_pdf] -= part.size_bytes
+            if part.kind in IMAGES and part.size_bytes <= self.image_bytes_left:
+                self.image_bytes_left -= part.size_bytes
+                kept.append(part)
+            elif part.kind == PDF and request.name == READ_ATTACHMENT and part.size_bytes <= self.pdf_bytes_left:
+                self.pdf_bytes_left -= part.size_bytes
                 kept.append(part)
         if kept:
             self.images[request.id] = tuple(kept)

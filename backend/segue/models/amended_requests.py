@@ -134,11 +134,9 @@ def media_refused(refusal: ProviderRefusal, sent: Collection[str]) -> tuple[str,
     return None if kind is None else (kind, "these" if _ABOUT["these_media"].search(text) else "all")
 
 
-def within_window(parts: RequestParts) -> RequestParts:
+def within_window(parts: RequestParts, window: int) -> RequestParts:
     """Returns the request with no more messages than the model takes: three quarters of its window, with the tools."""
-    if parts.limits.window is None:
-        return parts
-    room = parts.limits.window * 3 // 4 - estimated_input((), parts.tools)
+    room = window * 3 // 4 - estimated_input((), parts.tools)
     return parts if size_of(parts.messages) <= room else replace(parts, messages=shortened(parts.messages, room))
 
 
@@ -147,7 +145,8 @@ def _with_limits(parts: RequestParts, refusal: ProviderRefusal) -> RequestParts 
     limits = _limits_in(refusal)
     if limits is None or parts.limits | limits == parts.limits or parts.limits_learned == MAX_TIMES_LEARNED:
         return None
-    fitted = within_window(replace(parts, limits=parts.limits | limits, limits_learned=parts.limits_learned + 1))
+    learned = replace(parts, limits=parts.limits | limits, limits_learned=parts.limits_learned + 1)
+    fitted = learned if (window := learned.limits.window) is None else within_window(learned, window)
     return fitted if limits.output or size_of(fitted.messages) < size_of(parts.messages) else None
 
 

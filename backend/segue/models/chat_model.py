@@ -192,7 +192,8 @@ class ChatModel:
 
     def _request(self, parts: amended_requests.RequestParts, account: Account | None) -> ModelRequest:
         """Messages and tools pass here, and nowhere else, before they are sent."""
-        parts = amended_requests.within_window(parts)
+        if parts.limits.window is not None:
+            parts = amended_requests.within_window(parts, parts.limits.window)
         model, bound, sampling = self.model, self._tools.of(parts.tools), parts.sampling
         options = RequestOptions(
             bound.offered,
