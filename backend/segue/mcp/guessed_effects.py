@@ -27,12 +27,12 @@ _PARTS: Final = re.compile(  # `mailSend`, `SMSSend`, `2mails`
 _READS: Final = frozenset(
     ["check", "count", "describe", "fetch", "find", "get", "list", "query", "read", "search", "show", "view"]
 )
-_FINAL: Final = frozenset({  # destroys, ends, sends, pays, executes
-    "delete", "destroy", "drop", "erase", "purge", "remove", "truncate", "wipe", "cancel", "deactivate", "revoke",
-    "terminate", "uninstall", "unsubscribe", "broadcast", "forward", "invite", "notify", "post", "publish", "reply",
-    "send", "tweet", "buy", "charge", "pay", "purchase", "refund", "sell", "transfer", "wire", "withdraw", "deploy",
-    "eval", "exec", "execute", "run",
-})  # fmt: skip
+_DESTROYS: Final = frozenset(["delete", "destroy", "drop", "erase", "purge", "remove", "truncate", "wipe"])
+_ENDS: Final = frozenset(["cancel", "deactivate", "revoke", "terminate", "uninstall", "unsubscribe"])
+_SENDS: Final = frozenset(["broadcast", "forward", "invite", "notify", "post", "publish", "reply", "send", "tweet"])
+_PAYS: Final = frozenset(["buy", "charge", "pay", "purchase", "refund", "sell", "transfer", "wire", "withdraw"])
+_EXECUTES: Final = frozenset(["deploy", "eval", "exec", "execute", "run"])
+_FINAL: Final = _DESTROYS | _ENDS | _SENDS | _PAYS | _EXECUTES
 
 # What the lists of actions.toml count as, which has fifteen languages. A name whose first action reads is not final.
 _DOES: Final = frozenset(["cancel", "delete", "pay", "refund", "remove", "reply", "send", "share"])

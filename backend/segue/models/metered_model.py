@@ -21,7 +21,6 @@ from segue.users.usage import Account
 MAX_TURN_TOKENS = 1_000_000
 MAX_TURN_RETRIES = 6
 RESERVED_CALLS = 2
-_COUNTED = ("input_tokens", "cached_tokens", "output_tokens")
 RESERVED_TOKENS = 200_000  # a round's calls may bring long results before the last answer
 
 
@@ -132,6 +131,8 @@ class _Call:
             first_token_ms=None if self._first_token_s is None else round(self._first_token_s * 1000),
             retries=turn.retried - self._retried,
             outcome=self.outcome,
+            input_tokens=now.input_tokens - before.input_tokens,
+            cached_tokens=now.cached_tokens - before.cached_tokens,
+            output_tokens=now.output_tokens - before.output_tokens,
             cost=None if now.cost is None or before.cost is None else float(now.cost - before.cost),
-            **{name: getattr(now, name) - getattr(before, name) for name in _COUNTED},
         )

@@ -244,6 +244,14 @@ async def test_a_provider_that_is_not_there_is_a_plain_failure(
         await run(tool_for(provider, Engine(port=9), client))
 
 
+@pytest.mark.parametrize(("provider", "missing"), [("searxng", "address"), ("tavily", "API key")])
+async def test_a_provider_without_its_setting_is_refused_when_it_is_made(
+    provider: SearchProvider, missing: str, client: httpx2.AsyncClient
+) -> None:
+    with pytest.raises(ValueError, match=missing):
+        web_search_tool(provider=provider, client=client, searxng_url="", tavily_api_key=None)
+
+
 # ddgs asks engines on the internet. The real ddgs runs here with a proxy that plays those engines, TLS and all.
 
 Answer = Callable[[str, str], bytes]

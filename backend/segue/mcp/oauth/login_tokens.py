@@ -6,13 +6,13 @@ Each sealed text names its owner and server. No transaction is open while a serv
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from mcp.shared.auth import OAuthMetadata, OAuthToken
 from pydantic import Field, ValidationError
-from sqlalchemy import ColumnElement, Delete, Insert, Row, Table, Update, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Insert, Table, Update, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from segue.db.engine import Connection, Database
@@ -28,12 +28,9 @@ SETTLED_S: Final = 5.0
 _TOKENS: Final = {"access_token", "refresh_token"}
 _LONGEST_S: Final = 365 * 24 * 3600
 REFRESH_LASTS: Final = timedelta(seconds=40)
-LoginRow = Row[*tuple[Any, ...]]
-_COLUMNS: Final = (  # of a LoginRow: `id` is that of the login, `version` counts its tokens
+_COLUMNS: Final = (
     *(mcp_logins.c[name] for name in ("owner", "server", "id", "version", "sealed", "scope", "created_at")),
-    func.coalesce(mcp_logins.c.expires_at < func.now() + timedelta(seconds=30), False).label(
-        "is_stale"
-    ),  # it has expired, or will at once
+    func.coalesce(mcp_logins.c.expires_at < func.now() + timedelta(seconds=30), False).label("is_stale"),
     func.coalesce(mcp_logins.c.refreshing_until > func.now(), False).label("is_refreshing"),
 )
 
@@ -104,6 +101,21 @@ class Access:
     token: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class LoginRow:
+    """`id` is that of the login, `version` counts its tokens. `is_stale`: its token has expired, or will at once."""
+
+    owner: str
+    server: str
+    id: str
+    version: int
+    sealed: str
+    scope: str | None
+    created_at: datetime
+    is_stale: bool
+    is_refreshing: bool
+
+
 Servers = Callable[[], Mapping[str, McpServerConfig]]
 
 
@@ -140,7 +152,7 @@ class Grants:
         """Returns a user's rows, also those that no longer open."""
         mine = select(*_COLUMNS).where(mcp_logins.c.owner == owner).order_by(mcp_logins.c.server)
         async with self._database.read_only() as connection:
-            return list(await connection.execute(mine))
+            return [LoginRow(**row._asdict()) for row in await connection.execute(mine)]
 
     def opened(self, row: LoginRow) -> LoginGrant | None:
         """Returns None if it belongs to another user, server or address, or was sealed with a lost key."""
@@ -169,7 +181,8 @@ class Grants:
         """Deletes a login, then tells its authorization server. Returns False if there was none."""
         mine = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
         async with self._database.transaction() as connection:
-            row = (await connection.execute(mine.returning(*_COLUMNS))).one_or_none()
+            ended = (await connection.execute(mine.returning(*_COLUMNS))).one_or_none()
+        row = LoginRow(**ended._asdict()) if ended else None
         if row is not None and (grant := self.opened(row)) is not None:
             await self._revoke(grant)
         return row is not None

@@ -2,7 +2,7 @@
 time, promises. Whose memory it is, and the time, come from the context, never from arguments or a clock.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -52,8 +52,12 @@ class UserFacts(Protocol):
     async def search(self, payer: Payer, query: str, *, now: datetime, limit: int) -> list[Memory]: ...
 
 
-# Returns passages of a session's messages from before a turn, the best first, as `search_said` in the room of memory.
-SearchSaid = Callable[..., Awaitable[list[dict[str, Any]]]]
+class SearchSaid(Protocol):
+    """Returns passages of a session's messages from before a turn, the best first; none of another owner's."""
+
+    async def __call__(
+        self, database: Database, owner: str, session_id: str, query: str, *, before_turn: str, limit: int
+    ) -> list[dict[str, Any]]: ...
 
 
 class Promises(Protocol):

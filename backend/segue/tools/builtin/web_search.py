@@ -44,8 +44,8 @@ def web_search_tool(
     new_ddgs: Callable[[], DDGS] = partial(DDGS, timeout=5),  # noqa: B008 (makes none yet; 5 s for each engine)
     timeout_s: float = 20.0,
 ) -> Tool:
-    """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found. The
-    settings have seen to the provider's own one. `timeout_s` bounds the whole call.
+    """The tool returns `{"query", "results": [{"title", "url", "snippet"}]}`, and a `note` if nothing was found. Raises
+    ValueError if the provider's own setting is missing. `timeout_s` bounds the whole call.
     """
     match provider:
         case "ddgs":
@@ -53,10 +53,13 @@ def web_search_tool(
             threads = ThreadPoolExecutor(4, thread_name_prefix="web_search")
             return _tool(partial(_search_ddgs, new_ddgs, threads), timeout_s)
         case "searxng":
-            return _tool(partial(_search_searxng, client, (searxng_url or "").rstrip("/")), timeout_s)
+            if not searxng_url:
+                raise ValueError("web_search by SearXNG needs its address")
+            return _tool(partial(_search_searxng, client, searxng_url.rstrip("/")), timeout_s)
         case "tavily":
-            key = tavily_api_key or SecretStr("")
-            return _tool(partial(_search_tavily, client, tavily_url.rstrip("/"), key), timeout_s)
+            if tavily_api_key is None:
+                raise ValueError("web_search by Tavily needs an API key")
+            return _tool(partial(_search_tavily, client, tavily_url.rstrip("/"), tavily_api_key), timeout_s)
         case _:
             assert_never(provider)
 
