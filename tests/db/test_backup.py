@@ -16,7 +16,7 @@ from zipfile import ZipFile
 import pytest
 from pydantic import SecretStr
 
-from segue.around.backup import driver_of
+from segue.around.backup import driver_of, opened_archive
 from segue.around.embedded.server_urls import ServerUrls
 from segue.config import Settings
 from segue.db.engine import Database
@@ -178,6 +178,15 @@ async def test_a_file_that_is_damaged_changed_or_newer_changes_nothing(
         assert (code, told in said, "Traceback" in said) == (2, True, False), (name, said)
     assert await stores.database.fetchval("SELECT id FROM sessions") == "ses_1"
     assert await stores.database.fetchval(LEFT_OVER) is False
+
+
+@pytest.mark.parametrize("lost", [ConnectionError("unexpected connection_lost() call"), TimeoutError()])
+async def test_a_database_that_is_lost_in_a_restore_is_no_damage_of_the_file(
+    lost: OSError, settings: Settings, tmp_path: Path
+) -> None:
+    whole = await backed_up(settings, tmp_path / "whole")
+    with pytest.raises(type(lost)), opened_archive(whole):
+        raise lost
 
 
 def rewritten(folder: Path, members: dict[str, bytes]) -> bytes:

@@ -174,7 +174,10 @@ LEFT_OUT = {
         {"content": [{"type": "resource_link", "uri": "a:b", "name": "b", "icons": [{"src": "c", "sizes": "48x48"}]}]},
         LINK,
     ),
-    "what nobody knows": ({"content": [TEXT, {"type": "dance", "steps": 2}]}, ["seen", {"type": "dance", "steps": 2}]),
+    "a kind that the SDK does not know": (
+        {"content": [TEXT, {"type": "dance", "steps": 2}]},
+        ["seen", {"type": "dance", "steps": 2}],
+    ),
     "a text with odd annotations": ({"content": [{**TEXT, "annotations": {"priority": 5}}]}, "seen"),
     "a text that is no list": ({"content": "seen"}, "seen"),
     "a link with more about it": (

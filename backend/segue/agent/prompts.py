@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, tzinfo
-from itertools import accumulate
 from typing import Any, Final
 
 import orjson
@@ -253,6 +252,10 @@ def fenced_lines(heading: str, lines: Iterable[str]) -> str:
 
 
 def _bounded_lines(lines: Iterable[str], max_chars: int) -> str:
-    listed = list(lines)
-    sizes = accumulate(len(line) + 1 for line in listed)
-    return "\n".join(line for line, size in zip(listed, sizes, strict=True) if size <= max_chars)
+    kept: list[str] = []
+    for line in lines:
+        max_chars -= len(line) + 1
+        if max_chars < 0:
+            break
+        kept.append(line)
+    return "\n".join(kept)

@@ -137,7 +137,7 @@ async def chat(session_id: SessionId, body: ChatBody, client: Client) -> Respons
     """
     files, unlike = tuple(body.attachments), () if body.approves else ("approves_nothing",)
     fingerprint = (body.message, body.force_web_search, body.on_busy, *files, *unlike)
-    more = {name: getattr(body, name) for name in ("force_web_search", "on_busy", "approves")}
+    more = {"force_web_search": body.force_web_search, "on_busy": body.on_busy, "approves": body.approves}
     request = await client.request(body.message, body, *fingerprint, attachment_ids=files, **more)
     return await client.accept(session_id, request, body)
 

@@ -201,7 +201,7 @@ def opened_archive(path: Path) -> Iterator[tuple[ZipFile, Manifest]]:
     except _DAMAGED as error:
         raise app_error("backup_unreadable", path=path, why="it is damaged, or no backup") from error
     except OSError as error:
-        if error.errno not in _OF_FILES:  # it is of the database
+        if isinstance(error, ConnectionError | TimeoutError) or error.errno not in _OF_FILES:  # of the database
             raise
         why = error.strerror if error.strerror and error.errno != EINVAL else "it is damaged, or no backup"
         raise app_error("backup_unreadable", path=path, why=why) from error

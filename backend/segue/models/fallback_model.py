@@ -51,11 +51,11 @@ class ModelWithFallback(ChatModel):
         instead = partial(self._fallback.reply, *messages_and_tools, **options)
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
-            heard = set[str]()
+            heard = asyncio.Event()
             try:
                 reply = await ask(listener=listener and _noting(listener, heard))
             except AppError as error:
-                if heard or not another_may_answer(error):
+                if heard.is_set() or not another_may_answer(error):
                     raise
                 self._down_until = self._monotonic() + DOWN_S if is_down(error) else 0.0
                 log.warning("model_fallback", model=self.name, fallback=self._fallback.name, reason=error.detail)
@@ -77,11 +77,11 @@ class ModelWithFallback(ChatModel):
         return True
 
 
-def _noting(listener: Listener, heard: set[str]) -> Listener:
-    """Returns a listener that has something in `heard` while it has heard words that stand."""
+def _noting(listener: Listener, heard: asyncio.Event) -> Listener:
+    """Returns a listener that keeps `heard` set while it has heard words that stand."""
 
     def told(text: str) -> None:
-        heard.add("words")
+        heard.set()
         listener.on_text(text)
 
     def withdrawn() -> None:

@@ -201,11 +201,10 @@ def question_of(tool: str | None, description: str, args: Mapping[str, Any] | No
     values = [each for each in texts if len(each) <= LONGEST_ARGUMENT]
     words = (*tool_words(tool or ""), *described_words, *chain.from_iterable(map(words_of, values)))
     shown = frozenset(words) | names_in(description, *values) | _amounts_in(args or {})
-    counts = [len(each) if isinstance(each, list) else each for each in (args or {}).values()]
+    sizes = [len(each) if isinstance(each, list) else each for each in (args or {}).values()]
+    counts = frozenset([1, *(size for size in sizes if isinstance(size, int))])
     of = named.actions | described.actions, named.things | described.things
-    return Question(
-        *of, shown, offered=shown, counts=frozenset([1, *(each for each in counts if isinstance(each, int))])
-    )
+    return Question(*of, shown, offered=shown, counts=counts)
 
 
 def joined(questions: Collection[Question], how: Callable[..., frozenset[Any]] = frozenset.union) -> Question:

@@ -50,7 +50,7 @@ async def server_urls(
             starting = asyncio.ensure_future(asyncio.to_thread(started.__enter__))
 
             async def stop() -> None:
-                await asyncio.wait([starting])  # whoever ends meanwhile may delete the folder after this
+                await asyncio.wait([starting])  # the caller may delete the folder, into which a start still writes
                 if starting.exception() is None:
                     await asyncio.to_thread(started.__exit__, None, None, None)
 
