@@ -56,16 +56,18 @@ OWNERS_OF_TABLES = {
     "tools/results.py": "tool_calls, tool_results",
     "tools/retention.py": "tool_results",
     "tools/tool_states.py": "tool_states, tool_state_changes; tool_holds",
+    "turns/admission.py": "turns, as they are accepted or run again",
     "turns/approvals.py": "has no table: plans with what those who decide see of their session",
     "turns/branches.py": "branches of turns and messages, and what of their session is past the cut",
     "turns/call_starts.py": "has no table: a message, its calls and the fence in one statement",
     "turns/claims.py": "turns",
     "turns/jobs/learn_facts.py": "turns.facts_due_at",
+    "turns/jobs/summaries_and_titles.py": "sessions.title_due_at",
+    "turns/maintenance.py": "has no table: sessions that are idle",
     "turns/presence.py": "turns.lease_until, of processes that are gone",
     "turns/queries.py": "turns",
     "turns/run_record.py": "what turns did, dropped when that is old",
     "turns/schedules.py": "schedules",
-    "turns/store.py": "turns",
     "turns/triggers.py": "triggers",
     "turns/terminations.py": "turns",
     "users/api_keys.py": "api_keys; stream_tokens",
@@ -298,7 +300,7 @@ def test_each_of_these_can_fail() -> None:
 
     assert overrides(type("Deaf", (asyncio.Queue,), {}), {"_get", "_listen"}) == {"_get"}
 
-    assert shared_stems(["plans/store.py", "turns/store.py", "api/plans.py", "agent/plans.py"]) == {}
+    assert shared_stems(["plans/store.py", "facts/store.py", "api/plans.py", "agent/plans.py"]) == {}
     assert shared_stems(["agent/plans.py", "turns/plans.py"]) == {"plans": ["agent/plans.py", "turns/plans.py"]}
     assert shared_stems(["api/plans.py", "api/doors/plans.py"]).keys() == {"plans"}
     for line in (

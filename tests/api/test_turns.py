@@ -17,8 +17,8 @@ from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
-from segue.turns import claims, store
-from segue.turns.store import ChatRequest
+from segue.turns import admission, claims
+from segue.turns.chat_request import ChatRequest
 from tests.support.logs import until
 from tests.support.provider import Provider, calls, fails, says, streams
 from tests.support.service import Client, running
@@ -432,7 +432,7 @@ async def test_a_turn_whose_owner_is_gone_is_cancelled_all_the_same(client: Clie
     session = await client.new_session()
     database = Database(settings.database_url.get_secret_value())
     async with database.autocommit() as connection:
-        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        await admission.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=600)
     await database.close()
     assert claim is not None

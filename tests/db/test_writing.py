@@ -19,7 +19,7 @@ from segue.domain.session import (
     WebSearchReport,
 )
 from segue.domain.telemetry import ModelRun, NodeRun, RunTimeline
-from segue.turns.claims import Origin, TurnRequest
+from segue.turns.chat_request import Origin, TurnRequest
 from tests.support.plans import new_plan
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -10,8 +10,8 @@ from segue.db.engine import Database
 from segue.domain.errors import NotFound
 from segue.memory import history, session_store
 from segue.tools import results
-from segue.turns import store
-from segue.turns.store import ChatRequest
+from segue.turns import admission
+from segue.turns.chat_request import ChatRequest
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client
 
@@ -41,7 +41,7 @@ async def test_another_owner_can_neither_read_nor_change_nor_write_to_a_session(
         with pytest.raises(NotFound) as refused:
             await attempt(connection, OTHER)
         assert refused.value.code == "session_not_found", name
-    assert await store.begin_turn(connection, OTHER, made.id, ChatRequest("hello"), now=NOW, room=1) is None
+    assert await admission.begin_turn(connection, OTHER, made.id, ChatRequest("hello"), now=NOW, room=1) is None
     assert await session_store.get_session(connection, OWNER, made.id) == made
 
 

@@ -8,9 +8,9 @@ from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import NO_OPTIONS, TurnOptions
-from segue.turns import claims, store
+from segue.turns import admission, claims
+from segue.turns.chat_request import ChatRequest
 from segue.turns.claims import Claim
-from segue.turns.store import ChatRequest
 from tests.support.service import Client
 
 
@@ -21,7 +21,7 @@ async def left_running(settings: Settings, client: Client, *workers: str) -> dic
     sessions = {worker: await client.new_session() for worker in workers}
     async with database.autocommit() as connection:
         for worker, session in sessions.items():
-            await store.begin_turn(connection, LOCAL_USER, session, ChatRequest(worker), now=utc_now(), room=9)
+            await admission.begin_turn(connection, LOCAL_USER, session, ChatRequest(worker), now=utc_now(), room=9)
             assert await claims.claim_next(connection, session, worker=worker, lease_s=500)
     await database.close()
     return sessions
@@ -36,7 +36,7 @@ async def abandoned(
     database = Database(settings.database_url.get_secret_value())
     async with database.autocommit() as connection:
         request = ChatRequest("hello?", options=options)
-        await store.begin_turn(connection, LOCAL_USER, session, request, now=utc_now(), room=9)
+        await admission.begin_turn(connection, LOCAL_USER, session, request, now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=lease_s)
     assert claim is not None
     try:

@@ -11,8 +11,7 @@ from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
 from segue.tools.results import calls_of_turns
 from segue.turns.call_starts import start_calls
-from segue.turns.claims import Claim
-from segue.turns.store import StaleTurn
+from segue.turns.claims import Claim, StaleTurn
 from tests.support.left_turns import abandoned
 from tests.support.service import running
 

@@ -14,12 +14,11 @@ from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.domain.session import TurnOptions
 from segue.memory.session_store import lock_session
-from segue.turns import claims, store
-from segue.turns.admission import admit
+from segue.turns import admission, claims
+from segue.turns.admission import admit, run_again
+from segue.turns.chat_request import ChatRequest, Once
 from segue.turns.claims import Claim, Claimer
 from segue.turns.queries import find_turn
-from segue.turns.store import ChatRequest, Once
-from segue.turns.terminations import run_again
 from tests.support.left_turns import abandoned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
@@ -39,12 +38,12 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 async def accepted(database: Database, session: str, request: ChatRequest) -> Claim | None:
     async with database.autocommit() as connection:
-        return await store.begin_claimed(connection, LOCAL_USER, session, request, now=utc_now(), claimer=HERE)
+        return await admission.begin_claimed(connection, LOCAL_USER, session, request, now=utc_now(), claimer=HERE)
 
 
 async def then_claimed(database: Database, session: str, request: ChatRequest) -> Claim | None:
     async with database.autocommit() as connection:
-        await store.begin_turn(connection, LOCAL_USER, session, request, now=utc_now(), room=9)
+        await admission.begin_turn(connection, LOCAL_USER, session, request, now=utc_now(), room=9)
         return await claims.claim_next(connection, session, worker=HERE.worker, lease_s=HERE.lease_s)
 
 

@@ -14,7 +14,8 @@ from segue.db.engine import Database
 from segue.domain.identity import LOCAL_USER
 from segue.domain.ids import utc_now
 from segue.models.untrusted import unfenced
-from segue.turns.store import ChatRequest, begin_turn
+from segue.turns.admission import begin_turn
+from segue.turns.chat_request import ChatRequest
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import arrived

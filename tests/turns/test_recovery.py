@@ -19,9 +19,8 @@ from segue.domain.ids import utc_now
 from segue.domain.session import AcknowledgementReport, MemoryReport, TurnReport, Usage, WebSearchReport
 from segue.domain.telemetry import RunTimeline
 from segue.memory.history import NewMessage, append_message
-from segue.turns import claims, store, terminations
-from segue.turns.claims import Claim
-from segue.turns.store import StaleTurn
+from segue.turns import claims, terminations
+from segue.turns.claims import Claim, StaleTurn
 from tests.support.left_turns import abandoned, left_running
 from tests.support.provider import Provider, says
 from tests.support.service import Client, running
@@ -61,11 +60,11 @@ async def test_a_worker_that_wakes_up_while_its_turn_runs_elsewhere_writes_nothi
 async def writes_nothing(database: Database, claim: Claim) -> None:
     """Each statement that a worker writes a turn by, under a claim that another worker has taken from it."""
     with pytest.raises(StaleTurn):
-        async with store.fenced_transaction(database, claim) as connection:
+        async with claims.fenced_transaction(database, claim) as connection:
             await append_message(connection, claim.key, NewMessage("assistant", "late", utc_now()))
     async with database.autocommit() as connection:
         with pytest.raises(StaleTurn):
-            await store.finish_turn(
+            await terminations.finish_turn(
                 connection,
                 claim,
                 answer=NewMessage("assistant", "late", utc_now()),

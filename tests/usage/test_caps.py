@@ -18,8 +18,8 @@ from segue.db.engine import Database
 from segue.domain.errors import AppError
 from segue.domain.identity import LOCAL_USER, Charge
 from segue.domain.ids import utc_now
-from segue.turns import claims, store
-from segue.turns.store import ChatRequest
+from segue.turns import admission, claims
+from segue.turns.chat_request import ChatRequest
 from segue.users.limits import Limits, Reservation, has_room, make_reservation
 from segue.users.usage import Account, Books
 from tests.support.identity import new_key, speaking
@@ -340,7 +340,7 @@ async def test_a_turn_that_runs_on_after_its_user_was_erased_reserves_and_books_
     books = Books(database, utc_now, lambda _: Limits(tokens_per_day=100))
     session = await client.new_session()
     async with database.autocommit() as connection:
-        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        await admission.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="slow", lease_s=600)
         assert claim is not None
         account = Account(books, LOCAL_USER, session, claim.key.turn_id, epoch=claim.epoch)
@@ -385,7 +385,7 @@ async def test_what_a_process_that_died_had_reserved_is_free_once_another_has_it
         return True
 
     async with database.autocommit() as connection:
-        await store.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
+        await admission.begin_turn(connection, LOCAL_USER, session, ChatRequest("hello?"), now=utc_now(), room=9)
         claim = await claims.claim_next(connection, session, worker="gone", lease_s=600)
         assert claim is not None
         await books.reserve(LOCAL_USER, claim.key.turn_id, lambda: Charge("x", input_tokens=45), lasts_s=600)

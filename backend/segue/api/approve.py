@@ -29,7 +29,7 @@ from segue.language.detect_language import detect_language
 from segue.language.shown_call import CallView, quoted, translate
 from segue.tools.normalize import clean_text
 from segue.turns.approvals import Approval, Decider, get_approval
-from segue.turns.claims import Origin
+from segue.turns.chat_request import Origin
 from segue.users.api_keys import APPROVE_PATH, OpenedLink
 
 MAX_FORM_BYTES: Final = 16_384

@@ -27,8 +27,8 @@ from segue.memory.summary import forget_reference
 from segue.tools import attachment_store
 from segue.tools.attachment_texts import SERVED, WORDS
 from segue.tools.normalize import IMAGES
+from segue.turns.chat_request import ChatRequest
 from segue.turns.queries import turn_of_key
-from segue.turns.store import ChatRequest
 
 router = router_of("attachments", "/sessions/{session_id}/attachments", UploadRoute)
 

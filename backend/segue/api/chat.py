@@ -9,7 +9,7 @@ from structlog.contextvars import bind_contextvars
 
 from segue.api import deps
 from segue.api.deps import Caller, IdempotencyKey, MessageId, OriginDep, Parts, SessionId, TurnId, router_of
-from segue.api.event_streams import OR_EVENTS, EventStream, framed, wants_events
+from segue.api.event_streams import MEDIA_TYPE, OR_EVENTS, EventStream, framed
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, Paged, id_position
 from segue.domain.errors import InvalidRequest
@@ -24,8 +24,7 @@ from segue.tools.input_schema import schema_text
 from segue.turns import queries
 from segue.turns.admission import Admitted
 from segue.turns.branches import Branch, list_branches
-from segue.turns.claims import Origin
-from segue.turns.store import ChatRequest, once
+from segue.turns.chat_request import ChatRequest, Origin, once
 
 router = router_of("chat", "/sessions")
 turns_router = router_of("turns", "/sessions/{session_id}/turns")
@@ -103,7 +102,8 @@ class ClientRequest:
         return Response(await events.answer(turn), media_type="application/json")
 
     def _streams(self, how: Delivery) -> bool:
-        return how.stream or wants_events(self.http)
+        accepted = self.http.headers.get("accept", "").lower()
+        return how.stream or (MEDIA_TYPE in accepted and "application/json" not in accepted)
 
 
 def fingerprint_of(button: Button) -> tuple[str | int, ...]:

@@ -31,7 +31,7 @@ from segue.mcp.mcp_servers import McpServers
 from segue.memory.session_store import check_session
 from segue.tools.attachment_store import Attachments
 from segue.tools.normalize import clean
-from segue.turns.claims import Origin
+from segue.turns.chat_request import Origin
 from segue.turns.triggers import Triggers
 from segue.turns.turn_deps import TurnDeps
 from segue.turns.turn_service import TurnService

@@ -119,11 +119,6 @@ async def create_stream_token(session_id: SessionId, turn_id: TurnId, services: 
         return await create_token(connection, caller, turn_id)
 
 
-def wants_events(request: Request) -> bool:
-    accepted = request.headers.get("accept", "").lower()
-    return MEDIA_TYPE in accepted and "application/json" not in accepted
-
-
 def frame(entry: Entry) -> bytes:
     return b"id: %d\ndata: %b\n\n" % entry
 

@@ -18,7 +18,7 @@ from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.memory.session_store import get_session
 from segue.turns import schedules
-from segue.turns.claims import Origin
+from segue.turns.chat_request import Origin
 from segue.turns.schedules import Missed, Overlap, Rule, Schedule
 from segue.turns.triggers import MAX_EVENT_BYTES, Trigger, TriggerWithSecret
 

@@ -20,7 +20,7 @@ from segue.domain.ids import Prefix, id_pattern, known_zone
 from segue.domain.plan import Button, Decision, Pressed
 from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
 from segue.domain.tool import ManualStatus, RememberFor, canonical_args
-from segue.turns.store import OnBusy
+from segue.turns.chat_request import OnBusy
 
 MAX_CHANGE_CHARS = 32_000  # of the words that change a plan
 MAX_METADATA_BYTES = 16_384  # a list has up to 200 sessions, each with its own

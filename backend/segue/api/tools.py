@@ -32,7 +32,7 @@ from segue.tools.catalog import changed_at
 from segue.tools.normalize import BinaryPart
 from segue.tools.paging import PageSpec, page_of, part_at
 from segue.tools.tool_states import StatePosition, lift_holds, list_changes
-from segue.turns.claims import Origin
+from segue.turns.chat_request import Origin
 from segue.users.audit import record_act
 
 router = router_of("tools", "/tools")

@@ -34,7 +34,7 @@ from segue.plans.policy import WEB_SEARCH
 from segue.plans.store import StoredPlan, list_plans
 from segue.tools.availability import ToolAvailability
 from segue.tools.results import StoredResult, list_calls, load_results
-from segue.turns.claims import TurnRequest, request_of
+from segue.turns.chat_request import TurnRequest, request_of
 from segue.turns.queries import ended_turns, report_of, status_of
 
 MAX_MESSAGES = 20_000

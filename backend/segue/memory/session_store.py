@@ -4,8 +4,7 @@ a model is to write a title instead of the first words: infinity until the first
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import lt
 from typing import Any
 
@@ -15,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from segue.db import models
 from segue.db.engine import Connection
 from segue.db.models import client_sessions, feedback, messages, plans, receipts, sessions, turns
-from segue.db.rows import claim_row, claiming, due_in, if_given, plan_of, postpone_row, readable, reader
+from segue.db.rows import if_given, plan_of, readable, reader
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import existing
 from segue.domain.ids import new_id
@@ -23,8 +22,7 @@ from segue.domain.plan import OPEN, Plan
 from segue.domain.session import Feedback, FoundSession, Rating, Session, UnreadableSession
 
 _UNANSWERED: sa.ColumnElement[datetime] = sa.literal_column("'infinity'::timestamptz", sessions.c.title_due_at.type)
-_IS_DUE = sessions.c.title_due_at < _UNANSWERED  # as the index has it
-_CLAIM_TITLE = claiming(sessions, "title_due_at", _IS_DUE, read=sessions.c["owner", "id", "title", "language"])
+TITLE_IS_DUE = sessions.c.title_due_at < _UNANSWERED  # as the index has it
 SHOWN = tuple(name for name in Session.__dataclass_fields__ if name in sessions.c)
 
 _PLAN_COLUMNS = {f"plan_{name}": plans.c[name] for name in Plan.__dataclass_fields__}
@@ -135,16 +133,6 @@ async def update_session(connection: Connection, owner: str, session_id: str, *,
     return await get_session(connection, owner, session_id)
 
 
-@dataclass(frozen=True, slots=True)
-class DueTitle:
-    """`title` are the first words, `language` is the one to answer in, None for the user's."""
-
-    owner: str
-    session_id: str
-    title: str
-    language: str | None
-
-
 def title_due_on_message() -> sa.ColumnElement[datetime | None]:
     """The columns that the statement accepting a message sets: a title that it gives may be improved."""
     return sa.case((sessions.c.title.is_(None), _UNANSWERED), else_=sessions.c.title_due_at)
@@ -158,45 +146,6 @@ def title_due_in_copy() -> sa.ColumnElement[datetime | None]:
 def title_due_on_answer(improves: sa.ColumnElement[bool]) -> sa.ColumnElement[datetime | None]:
     """The columns that the statement finishing a turn sets, if titles are improved."""
     return sa.case((improves & (sessions.c.title_due_at == _UNANSWERED), sa.func.now()), else_=sessions.c.title_due_at)
-
-
-async def claim_title(connection: Connection, *, lease_s: float) -> DueTitle | None:
-    """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
-    row = await claim_row(connection, _CLAIM_TITLE, lease_s=lease_s)
-    return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
-
-
-async def store_title(connection: Connection, job: DueTitle, title: str | None) -> bool:
-    """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
-    still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
-    if title is None:
-        await connection.execute(sa.update(sessions).where(*still_due).values(title_due_at=None))
-        return False
-    query = sa.update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
-    return await connection.scalar(query.returning(sessions.c.id)) is not None
-
-
-async def give_back_title(connection: Connection, job: DueTitle, *, wait_s: float) -> None:
-    """Makes a claimed title due again in `wait_s` seconds."""
-    await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))
-
-
-async def lock_idle(connection: Connection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
-    """Locks the session that has been idle for longest, but for these, and returns its owner and id; None if none is
-    for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked),
-    nor one that an active schedule or trigger will go on in, or in which a plan waits.
-    """
-    open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(models.OPEN_TURNS))
-    is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
-    at_work = (
-        sa.exists().where(each.c.session_id == sessions.c.id, each.c.status == status)
-        for each, status in ((models.schedules, "active"), (models.triggers, "active"), (plans, "waiting"))
-    )
-    is_idle = (is_old, ~open_turn.exists(), *map(sa.not_, at_work), sessions.c.id.not_in(but))
-    idle = sa.select(sessions.c.owner, sessions.c.id).where(*is_idle)
-    longest = idle.order_by(sessions.c.updated_at).limit(1).with_for_update(skip_locked=True)
-    row = (await connection.execute(longest)).one_or_none()
-    return (row.owner, row.id) if row else None
 
 
 async def those_there(connection: Connection, session_ids: Sequence[str]) -> set[str]:

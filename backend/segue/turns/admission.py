@@ -1,30 +1,42 @@
-"""Whether a message becomes a turn: by its user's limits and its session's open turns.
+"""Whether a message becomes a turn, or a failed turn is run again: by its user's limits and its session's open turns.
 
-The common case is one statement. If that refuses, since turns are open or a message came at the same moment, it is
-asked again under the lock of the session's row, which is exact. Redis counts limits; without it each process does.
+The common case is one statement, built at import, since that takes half a millisecond; only its parameters for the new
+message are named like columns, since SQLAlchemy would set any such column. If it refuses, since turns are open or a
+message came at the same moment, it is asked again under the lock of the session's row, which is exact. Redis counts
+limits; without it each process does.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Final
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from segue.db.engine import Connection, Database
+from segue.db.models import OPEN_TURNS, messages, plans, sessions, tool_calls, turns
 from segue.db.outages import StorageUnavailable
 from segue.db.redis_keys import SCRIPTS, Cache, Rates, turn_places_key
+from segue.db.rows import without_defaults
 from segue.domain.errors import AppError, app_error, rate_limited
 from segue.domain.identity import Charge
 from segue.domain.ids import new_id
-from segue.domain.session import NO_OPTIONS, Session, TurnKey, TurnStatus, turn_key
+from segue.domain.session import EPOCHS, NO_OPTIONS, Session, TurnKey, TurnStatus, first_words, turn_key
 from segue.domain.tool import Tool
-from segue.memory.session_store import lock_session
-from segue.plans import store as plans
+from segue.memory import history
+from segue.memory.fact_cues import may_state_facts
+from segue.memory.history import IN_HISTORY
+from segue.memory.history_window import INTERRUPTED
+from segue.memory.session_store import lock_session, title_due_on_message
+from segue.plans.store import cancel_open, is_open
 from segue.turns.branches import put_in_place
-from segue.turns.claims import Claim, Claimer
+from segue.turns.chat_request import ChatRequest, OnBusy, Once, TurnRequest
+from segue.turns.claims import Claim, Claimer, claim_of, of_session
 from segue.turns.queries import find_turn, first_open_turn, last_in_history, sessions_of_open, turn_of_key
-from segue.turns.store import ChatRequest, KeyTaken, OnBusy, Once, begin_claimed, begin_turn
-from segue.turns.terminations import run_again
+from segue.turns.run_record import attempt_ended
 from segue.users.usage import Books
 
 ASK_AGAIN_S = 2  # when a turn will end is not known
@@ -123,6 +135,10 @@ class Limiter:
         return {}
 
 
+class KeyTaken(Exception):
+    """The session has a turn under this idempotency key already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A turn, its status, and its session if it was `made` with it. If it is not `fresh`, it was accepted before under
@@ -170,7 +186,7 @@ async def admit(
             if request.instead_of is not None:
                 request = await put_in_place(connection, session_id, request, tools(), now=now)
             elif request.abandons is not None:
-                await plans.cancel_open(connection, session_id, request.abandons)
+                await cancel_open(connection, session_id, request.abandons)
         elif steers:
             request = replace(request, steers=await first_open_turn(connection, session_id))
         return await admit_locked(connection, owner, session_id, request, now=now)
@@ -238,3 +254,176 @@ async def admit_locked(
         if (busy := await first_open_turn(connection, session_id)) is not None:  # else it has ended just now
             raise app_error("turn_in_progress", extra={"turn_id": busy})
     return Admitted(turn)
+
+
+def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
+    """Takes the session's next seq only if nothing has happened in the session since this statement has read it: no
+    other message, and no failed turn that is run again. Then the open turns it has counted are all there are; one that
+    loses a race is refused, and asks under the lock. Returns the parts: session, turn, and the message, which it ends
+    with. The turn is queued, unless this `claims` it.
+    """
+    session_id, now = history.NEW_MESSAGE_COLUMNS["session_id"], history.NEW_MESSAGE_COLUMNS["created_at"]
+    waiting = turns.alias("waiting")
+    counted = (waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
+    open_turns = sa.select(sa.func.count()).where(*counted).scalar_subquery().label("open_turns")
+    read = sa.select(sessions.c.next_seq, sessions.c.updated_at, open_turns)
+    seen = read.where(sessions.c.id == session_id).cte("seen")
+    owned = (
+        sa.update(sessions)
+        .where(sessions.c.id == session_id, sessions.c.owner == sa.bindparam("caller"))
+        .where(sessions.c.next_seq == seen.c.next_seq, seen.c.open_turns < sa.bindparam("room", type_=sa.Integer))
+        .where(sessions.c.updated_at == seen.c.updated_at)
+        .values(
+            next_seq=sessions.c.next_seq + 1,
+            updated_at=sa.func.clock_timestamp(),
+            title=sa.func.coalesce(sessions.c.title, sa.bindparam("first_words", type_=sa.Text)),
+            title_due_at=title_due_on_message(),
+        )
+        .returning(
+            (sessions.c.next_seq - 1).label("seq"),
+            *(sessions.c[name] for name in ("language", "time_zone", "title", "agent")),
+        )
+        .cte("owned")
+    )
+    running = {
+        "status": sa.literal("running"),
+        "epoch": sa.literal(1),
+        "attempts": sa.literal(1),
+        "agent": owned.c.agent,
+        "worker": sa.bindparam("claimer", type_=sa.Text),
+        "lease_until": sa.func.now() + sa.bindparam("lease", type_=sa.Interval),
+        "started_at": sa.func.now(),
+    }
+    open_plan = sa.select(sa.func.jsonb_build_array(plans.c.id, plans.c.version))
+    at_the_time = sa.func.jsonb_build_object(
+        *("shown_plan", open_plan.where(plans.c.session_id == session_id, is_open()).scalar_subquery()),
+        *("language", owned.c.language, "time_zone", sa.func.nullif(owned.c.time_zone, "")),
+    )
+    turn = {
+        "id": history.NEW_MESSAGE_COLUMNS["turn_id"],
+        "session_id": session_id,
+        "status": sa.literal("queued"),
+        "request": sa.bindparam("asked", type_=turns.c.request.type).op("||")(sa.func.jsonb_strip_nulls(at_the_time)),
+        "idempotency_key": sa.bindparam("key", type_=sa.Text),
+        "body_hash": sa.bindparam("body", type_=sa.Text),
+        "created_at": now,
+        "facts_due_at": sa.case((sa.bindparam("tells_facts", type_=sa.Boolean), sa.func.now())),
+        **(running if claims else {}),
+    }
+    stored = sa.insert(turns).from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
+    begun = stored.returning(turns.c.seq, turns.c.request).cte("begun")
+    return owned, begun, history.insert_message(begun, opens_turn=True).returning(messages.c.seq)
+
+
+def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
+    """Reads the session as a claim does; its title and the number of its messages include the new message."""
+    owned, turn, inserted = _begin(claims=True)
+    message = inserted.cte("message")
+    of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
+    begun = message.join(turn, turn.c.seq == message.c.seq).join(owned, owned.c.seq == message.c.seq)
+    begun = begun.join(sessions, sessions.c.id == history.NEW_MESSAGE_COLUMNS["session_id"])
+    return sa.select(*of_turn, *of_session()).select_from(begun)
+
+
+_BEGIN, _BEGIN_CLAIMED = _begin(claims=False)[2], _begin_claimed()
+_ASKED = [each.name for each in fields(TurnRequest) if each.name in ChatRequest.__slots__]
+
+
+async def begin_turn(
+    connection: Connection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
+) -> TurnKey | None:
+    """Accepts a message: takes the session's next seq, stores a queued turn and the user's message. Returns None if the
+    session is not the owner's, has `room` open turns, or if another message came at that moment. Raises KeyTaken.
+    """
+    values, turn_id = _accepting(owner, session_id, request, now=now, room=room)
+    try:
+        seq = (await connection.execute(_BEGIN, values)).scalar_one_or_none()
+    except IntegrityError as error:
+        raise KeyTaken from error
+    return TurnKey(session_id, turn_id, seq) if seq is not None else None
+
+
+async def begin_claimed(
+    connection: Connection, owner: str, session_id: str, request: ChatRequest, *, now: datetime, claimer: Claimer
+) -> Claim | None:
+    """Does what `begin_turn` does and claims the turn, in one statement. Returns None also if a turn is open. Raises
+    KeyTaken, perhaps for a turn that runs since this moment.
+    """
+    values, turn_id = _accepting(owner, session_id, request, now=now, room=1)
+    values |= {"claimer": claimer.worker, "lease": timedelta(seconds=claimer.lease_s), "at_session": session_id}
+    try:
+        found = (await connection.execute(_BEGIN_CLAIMED, values)).mappings().one_or_none()
+    except IntegrityError as error:
+        raise KeyTaken from error
+    if found is None:
+        return None
+    row = dict(found)
+    row |= {"id": turn_id, "epoch": 1, "attempt": 1, "left_s": None, "queued_s": 0.0}
+    row |= {"title": row.pop("new_title"), "message_count": row["seq"], "tells_facts": values["tells_facts"]}
+    return claim_of(session_id, row)
+
+
+def _accepting(
+    owner: str, session_id: str, request: ChatRequest, *, now: datetime, room: int
+) -> tuple[dict[str, Any], str]:
+    """Returns the parameters of the statement that accepts a message, and the id of its turn."""
+    turn_id = request.turn_id or new_id("turn", now)
+    user_message = history.NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
+    user_message = replace(user_message, by_program=not request.approves)
+    message = history.message_values(TurnKey(session_id, turn_id, 0), user_message)
+    stored_request = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
+    key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
+    values = {"caller": owner, "asked": without_defaults(stored_request), "room": room, "key": key, "body": body_hash}
+    stated = request.message if request.approves else ""
+    values |= {"tells_facts": may_state_facts(stated), "first_words": first_words(request.message)}
+    return values | message, turn_id
+
+
+def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
+    """Puts a failed or cancelled turn back as a crash leaves one, with all its time and attempts. Its open calls are
+    open again: to be repeated or taken for unknown. The message cut off when the user stopped it leaves the history.
+    """
+    failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
+    are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
+    open_turns = sa.select(sa.func.count()).where(*are_open).scalar_subquery()
+    interrupted = sa.update(tool_calls).where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
+    left_open = interrupted.values(status="running", error=None, summary="").returning(tool_calls.c.id).cte("left_open")
+    answered = sa.delete(messages).where(messages.c.tool_call_id.in_(sa.select(left_open.c.id)))
+    stopped = sa.update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
+    left = stopped.values(branch=sa.bindparam("left_to"), left_at=sa.func.now())
+    gone = [answered.returning(messages.c.id).cte("answered"), left.returning(messages.c.id).cte("left")]
+    gaps = sum((sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in gone), sessions.c.gaps)
+    # Its time so that a message which comes at the same moment is not claimed before it.
+    noted = sa.update(sessions).where(sessions.c.id == sa.bindparam("at_session"))
+    noted = noted.values(updated_at=sa.func.clock_timestamp(), gaps=gaps)
+    return (
+        sa.update(turns)
+        .where(turns.c.id == failed, turns.c.status.in_(("failed", "cancelled")), turns.c.branch.is_(None))
+        .where(open_turns < sa.bindparam("room", type_=sa.Integer))
+        .values(
+            status="queued",
+            queued_at=sa.func.now(),
+            epoch=(turns.c.epoch / sa.literal(EPOCHS) + 1) * EPOCHS,
+            attempts=0,
+            request=turns.c.request.op("||")(sa.bindparam("asked", type_=turns.c.request.type)),
+            **attempt_ended(turns.c.error["code"].as_string(), at=turns.c.finished_at),
+            **dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at")),
+        )
+        .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
+        .add_cte(left_open, *gone, noted.cte("noted"))
+    )
+
+
+_RUN_AGAIN = _run_again()
+
+
+async def run_again(
+    connection: Connection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
+) -> TurnKey | None:
+    """Queues a failed or cancelled turn again, under its session's lock. None if that has `room` open turns."""
+    retried = request.once and asdict(request.once)
+    changes = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
+    values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": changes}
+    values["left_to"] = new_id("br", now)
+    row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
+    return turn_key(row.session_id, row) if row else None

@@ -29,8 +29,8 @@ from segue.tools.availability import ToolAvailability
 from segue.tools.input_schema import faults_of
 from segue.tools.user_requests import faults_of_answer
 from segue.turns.admission import Admitted, accepted_before, admit_locked
+from segue.turns.chat_request import ChatRequest
 from segue.turns.queries import first_open_turn
-from segue.turns.store import ChatRequest
 from segue.users.audit import record_act
 
 MAX_MESSAGES = 20

@@ -23,9 +23,8 @@ from segue.memory.history import BY_PROGRAM, IN_HISTORY, user_messages_of
 from segue.memory.summary import columns_before
 from segue.plans.store import cancel_open
 from segue.tools.results import recent_references
-from segue.turns.claims import request_of
+from segue.turns.chat_request import ChatRequest, request_of
 from segue.turns.queries import first_open_turn
-from segue.turns.store import ChatRequest
 
 MAX_TOLD_CALLS = 10
 _FIRST_CHARS = 240  # more than a title takes

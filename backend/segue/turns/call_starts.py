@@ -1,8 +1,10 @@
-"""Stores calls of a running turn before they start: a message and a row for each, in one statement under its fence."""
+"""What a running turn stores and reads under its fence while it runs: calls before they start, a message and a row for
+each in one statement; messages that were sent to it meanwhile; its choice of tools.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import starmap
 from types import MappingProxyType
@@ -15,14 +17,16 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.agent.state import WriteWithStart
 from segue.db.engine import Connection, Database, outlast
-from segue.db.models import messages, sessions, tool_calls, turns
+from segue.db.models import QUEUED, messages, sessions, tool_calls, turns
 from segue.db.rows import without_defaults
-from segue.domain.tool import CallEffect
+from segue.domain.events import SteerRead
+from segue.domain.session import TurnKey, turn_key
+from segue.domain.tool import CallEffect, ToolChoice
+from segue.memory import history
 from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.plans.mandates import Use, book
 from segue.tools.results import PlanStep
-from segue.turns.claims import IS_HELD, Claim, held
-from segue.turns.store import StaleTurn, fenced_transaction
+from segue.turns.claims import IS_HELD, Claim, StaleTurn, fenced_transaction, held
 
 
 async def start_calls(
@@ -96,3 +100,41 @@ def _starting() -> ReturningInsert[str]:
 
 
 _START = _starting()
+
+
+# A message that a running turn is to read is a queued turn that never ran, so it has no calls. Unread, it runs next.
+_STEERS: tuple[sa.ColumnElement[bool], ...] = (
+    turns.c.session_id == sa.bindparam("at_session", type_=sa.Text),
+    turns.c.status == QUEUED,
+    turns.c.epoch == 0,
+    turns.c.request["steers"].as_string() == sa.bindparam("steered", type_=sa.Text),
+)
+_IS_STEERED = sa.select(sa.exists().where(*_STEERS))
+_STEERS_READ = sa.select(turns.c.id, turns.c.seq, turns.c.epoch, turns.c.facts_due_at).where(*_STEERS)
+_STEERS_IN_ORDER = _STEERS_READ.order_by(turns.c.seq).with_for_update()
+
+
+async def is_steered(database: Database, turn: TurnKey) -> bool:
+    """Returns whether a message waits to be read by a turn."""
+    waits = {"at_session": turn.session_id, "steered": turn.turn_id}
+    return bool(await outlast(partial(database.read, Connection.scalar, _IS_STEERED, waits)))
+
+
+async def read_steers(connection: Connection, claim: Claim) -> list[SteerRead]:
+    """Makes the messages that wait for a running turn part of it, in their order, in its fenced transaction."""
+    reader, read = claim.key, []
+    waits = {"at_session": reader.session_id, "steered": reader.turn_id}
+    for row in (await connection.execute(_STEERS_IN_ORDER, waits)).all():
+        ended = {"status": "completed", "read_by": reader.turn_id, "facts_due_at": None}
+        await connection.execute(sa.update(turns).where(turns.c.id == row.id).values(ended))
+        if row.facts_due_at is not None:
+            due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
+            await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
+        read.append(SteerRead(await history.move_message(connection, row.id, reader), turn_key(reader.session_id, row)))
+    return read
+
+
+async def store_tool_choice(database: Database, claim: Claim, choice: ToolChoice) -> None:
+    async with fenced_transaction(database, claim) as connection:
+        chosen = sa.update(sessions).where(sessions.c.id == claim.key.session_id).values(tool_choice=asdict(choice))
+        await connection.execute(chosen)

@@ -2,7 +2,8 @@
 `IS_HELD` in it, so a stale process writes nothing. Statements are built at import, since one costs half a millisecond.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -12,58 +13,19 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from segue.db.engine import Connection
+from segue.db.engine import Connection, Database, outlast
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, plans, sessions, turns
 from segue.db.rows import readable, reader
 from segue.domain.errors import existing
-from segue.domain.session import EPOCHS, NO_OPTIONS, TurnKey, TurnOptions
-from segue.domain.tool import RememberFor, ToolChoice
+from segue.domain.session import EPOCHS, TurnKey
+from segue.domain.tool import ToolChoice
 from segue.memory.fact_store import has_facts
 from segue.plans.store import is_open, just_expired
 from segue.tools.tool_health import ToolHealth, ToolHold
 from segue.tools.tool_states import all_holds, read_holds, read_states, states_of
+from segue.turns.chat_request import TurnRequest, request_of
 
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The request that brought a message: its id, the W3C traceparent of its span if it has one, and those of the
-    caller's groups that agents, tools or caps are for.
-    """
-
-    request_id: str | None = None
-    traceparent: str | None = None
-    groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """What `turns.request` holds of a ChatRequest, which says what its members are. At the time the message came,
-    `shown_plan` was the open plan and its version, and `language` and `time_zone` (may be empty) the session's.
-    """
-
-    force_web_search: bool
-    decided_plan_id: str | None = None
-    amends: bool = False
-    args_changed: bool = False
-    remember: RememberFor | None = None
-    shown_plan: tuple[str, int] | None = None
-    stream: bool = False
-    origin: Origin = Origin()
-    language: str | None = None
-    time_zone: str = ""
-    steers: str | None = None
-    approves: bool = True
-    options: TurnOptions = NO_OPTIONS
-    unattended: bool = False
-    decided_by: str | None = None
-
-
-_read_request, _read_references, _read_choice = reader(TurnRequest), reader(tuple[str, ...]), reader(ToolChoice)
-
-
-def request_of(value: Any, turn_id: str) -> TurnRequest | None:
-    """Returns None if it cannot be read."""
-    return readable(_read_request, value, "turns", turn_id)
+_read_references, _read_choice = reader(tuple[str, ...]), reader(ToolChoice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +81,28 @@ IS_HELD = (_HELD, _UNDER, turns.c.status == RUNNING)
 def held(turn: TurnKey, epoch: int) -> dict[str, Any]:
     """The parameters of a statement that has IS_HELD in it."""
     return {"held_turn": turn.turn_id, "held_epoch": epoch}
+
+
+class StaleTurn(Exception):
+    """Another process runs the turn now, or it has ended. This process drops it and stores nothing."""
+
+
+_FENCE = sa.select(turns.c.id).where(*IS_HELD).with_for_update(read=True)
+
+
+@asynccontextmanager
+async def fenced_transaction(database: Database, claim: Claim) -> AsyncIterator[Connection]:
+    """A transaction of a running turn. Raises StaleTurn before this process writes anything for a turn it has lost."""
+
+    @asynccontextmanager
+    async def fenced() -> AsyncIterator[Connection]:
+        async with database.transaction() as connection:
+            if (await connection.execute(_FENCE, held(claim.key, claim.epoch))).one_or_none() is None:
+                raise StaleTurn
+            yield connection
+
+    async with AsyncExitStack() as stack:
+        yield await outlast(lambda: stack.enter_async_context(fenced()))
 
 
 def last_ended_turn() -> sa.ScalarSelect[str]:

@@ -6,10 +6,14 @@ not carried out. Rows are deleted in small batches with SKIP LOCKED, so processe
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import sqlalchemy as sa
+
+from segue.db.engine import Connection
+from segue.db.models import OPEN_TURNS, plans, schedules, sessions, triggers, turns
 from segue.db.outages import OutageLog
 from segue.domain.errors import AppError, app_error, turn_cancelled
 from segue.domain.telemetry import PlanEnded, RowsDeleted, TurnEnded, TurnRecovered
@@ -145,13 +149,31 @@ async def _drop_idle(deps: TurnDeps, days: int) -> int:
 async def _drop_longest_idle(deps: TurnDeps, days: int, tried: list[str]) -> bool:
     """Deletes one session with all its rows, and adds it to those `tried`. Returns False if no other one is idle."""
     async with deps.database.transaction() as connection:
-        idle = await session_store.lock_idle(connection, days=days, but=tried)
+        idle = await _lock_idle(connection, days=days, but=tried)
         if idle is None:
             return False
         owner, session_id = idle
         tried.append(session_id)
-        turns = await queries.turn_ids(connection, session_id)
+        of_session = await queries.turn_ids(connection, session_id)
         await session_store.delete_session(connection, owner, session_id)
-    await deps.events.delete(session_id, turns, user=owner)
+    await deps.events.delete(session_id, of_session, user=owner)
     await short_term.forget(deps.cache, session_id)
     return True
+
+
+async def _lock_idle(connection: Connection, *, days: int, but: Sequence[str]) -> tuple[str, str] | None:
+    """Locks the session that has been idle for longest, but for these, and returns its owner and id; None if none is
+    for these days. One with an open turn is not idle, nor one that a message is just coming in to (its row is locked),
+    nor one that an active schedule or trigger will go on in, or in which a plan waits.
+    """
+    open_turn = sa.select(turns.c.id).where(turns.c.session_id == sessions.c.id, turns.c.status.in_(OPEN_TURNS))
+    is_old = sessions.c.updated_at < sa.func.now() - timedelta(days=days)
+    at_work = (
+        sa.exists().where(each.c.session_id == sessions.c.id, each.c.status == status)
+        for each, status in ((schedules, "active"), (triggers, "active"), (plans, "waiting"))
+    )
+    is_idle = (is_old, ~open_turn.exists(), *map(sa.not_, at_work), sessions.c.id.not_in(but))
+    idle = sa.select(sessions.c.owner, sessions.c.id).where(*is_idle)
+    longest = idle.order_by(sessions.c.updated_at).limit(1).with_for_update(skip_locked=True)
+    row = (await connection.execute(longest)).one_or_none()
+    return (row.owner, row.id) if row else None

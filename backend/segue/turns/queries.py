@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
 
+import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Float, Row, distinct, false, func, select, update
 
 from segue.db.engine import Connection, Database
@@ -19,7 +20,8 @@ from segue.domain.tool import ToolCall, TurnEffect, UnreadableCall
 from segue.memory.history import STEERED, final_messages
 from segue.memory.session_store import feedback_on
 from segue.tools.results import allowed_among, calls_of_turns, effects_of_turns
-from segue.turns.claims import TurnRequest, request_of, runs_beside
+from segue.turns.chat_request import TurnRequest, request_of
+from segue.turns.claims import last_ended_turn, runs_beside
 from segue.turns.run_record import prompt_of
 
 NOT_ENDED = frozenset({"queued", "running"})  # OPEN_TURNS are literals of statements, which equal no text
@@ -371,3 +373,11 @@ _OPEN_TURNS_COUNTED = select(
 async def sealed_of_triggers(connection: Connection) -> Sequence[str]:
     """Returns the sealed secrets of all active triggers."""
     return (await connection.scalars(select(triggers.c.sealed).where(triggers.c.status == "active"))).all()
+
+
+_LAST_ENDED = sa.select(turns.c.id.label("turn_id"), turns.c.finished_at).where(turns.c.id == last_ended_turn())
+
+
+async def last_ended(connection: Connection, session_id: str) -> sa.Row[*tuple[Any, ...]] | None:
+    """Returns the `turn_id` and `finished_at` of the turn in the history that ended last."""
+    return (await connection.execute(_LAST_ENDED, {"at_session": session_id})).one_or_none()

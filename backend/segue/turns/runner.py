@@ -36,7 +36,7 @@ from segue.models.metered_model import MeteredModel
 from segue.tools.availability import ToolGuard
 from segue.tools.normalize import clean
 from segue.tools.page_tools import page_tools
-from segue.turns import call_starts, store, terminations
+from segue.turns import call_starts, claims, terminations
 from segue.turns.claims import Claim
 from segue.turns.run_record import LONG_S, ModelWait, TurnActivity, TurnMetrics, memory_report
 from segue.turns.snapshot import load_context
@@ -158,7 +158,7 @@ class TurnRun:
         most_calls = self._speaker.settings.max_rounds + CALLS_BESIDE_ROUNDS
         self._model = MeteredModel(self._speaker.models, most_calls, self._account)
         # With a method of its own to save, the run would not be freed by itself.
-        save = partial(store.store_tool_choice, deps.database, claim)
+        save = partial(call_starts.store_tool_choice, deps.database, claim)
         self._guard, self._chooser = tools_of_turn(deps, claim, self._speaker, save=save)
         self._metrics = TurnMetrics(claim, self._model, deps.observe, tools=self._guard.summary)
 
@@ -205,7 +205,7 @@ class TurnRun:
                 async with asyncio.timeout(left_s) as limit:
                     state = await self._answer()
                 return await self._finish(state)
-        except store.StaleTurn:
+        except claims.StaleTurn:
             await self._lose()
             return None
         except asyncio.CancelledError:
@@ -270,10 +270,10 @@ class TurnRun:
             approvals=self._speaker.agent.approvals,
             options=claim.request.options,
             settings=self._speaker.settings,
-            transaction=lambda: store.fenced_transaction(deps.database, claim),
+            transaction=lambda: claims.fenced_transaction(deps.database, claim),
             start_calls=partial(call_starts.start_calls, deps.database, claim),
-            is_steered=partial(store.is_steered, deps.database, claim.key),
-            read_steers=lambda connection: store.read_steers(connection, claim),
+            is_steered=partial(call_starts.is_steered, deps.database, claim.key),
+            read_steers=lambda connection: call_starts.read_steers(connection, claim),
             emit=emit,
             span=deps.span,
             has_listener=events.wants_tokens,
@@ -340,7 +340,7 @@ class TurnRun:
         note = TEXTS["by_service"].strip() if report.written_by else None
         answer = NewMessage("assistant", state["answer"] or "", self._deps.clock(), id=state["answer_id"], note=note)
         return await self._deps.database.write(
-            store.finish_turn,
+            terminations.finish_turn,
             self.claim,
             answer=answer,
             report=report,

@@ -35,10 +35,9 @@ from segue.events import outbox, user_feed
 from segue.events.event_log import EventLog
 from segue.log import log
 from segue.memory.session_store import check_session, create_session, lock_session
-from segue.turns.admission import MAX_QUEUED, Admitted, retry
-from segue.turns.claims import Origin
+from segue.turns.admission import MAX_QUEUED, Admitted, KeyTaken, begin_turn, retry
+from segue.turns.chat_request import ChatRequest, Once, Origin
 from segue.turns.queries import groups_of_last
-from segue.turns.store import ChatRequest, KeyTaken, Once, begin_turn
 from segue.turns.turn_service import TurnService
 from segue.turns.turn_settings import TurnSettings
 

@@ -26,7 +26,7 @@ from segue.tools.attachment_store import read_attached
 from segue.tools.availability import ToolGuard
 from segue.tools.results import StoredResult, load_results, recent_references, recorded_calls
 from segue.turns.claims import Claim
-from segue.turns.store import last_ended
+from segue.turns.queries import last_ended
 from segue.turns.turn_deps import Speaker, TurnDeps
 
 TurnTools = tuple[ToolGuard, ToolChooser]  # the tools of a turn, and who chooses among them

@@ -1,32 +1,34 @@
-"""How a turn ends without an answer or is queued again: failed, cancelled, handed back, recovered, retried. Every
-statement checks what was read, so only one process ends the turn. A call that is still open gets an unknown outcome.
+"""How a run of a turn ends: with its answer, failed, cancelled, handed back or recovered. Every statement checks what
+was read, so only one process ends the turn. A call that is still open gets an unknown outcome.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy.sql.dml import ReturningInsert
 
 from segue.db.engine import Connection
 from segue.db.models import OPEN_TURNS, QUEUED, RUNNING, messages, plans, sessions, tool_calls, turns
 from segue.db.rows import without_defaults
 from segue.domain.errors import TURN_CANCELLED, AppError, turn_cancelled
 from segue.domain.events import CallEnded
-from segue.domain.ids import new_id
-from segue.domain.session import EPOCHS, TurnKey, turn_key
+from segue.domain.session import Message, TurnKey, TurnReport, turn_key
 from segue.domain.telemetry import RunTimeline
-from segue.events.outbox import OF_TURNS, outbox_of, turns_ended
-from segue.memory.history import IN_HISTORY, NewMessage, append_message
+from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
+from segue.memory import history
+from segue.memory.history import NewMessage, append_message
 from segue.memory.history_window import INTERRUPTED
+from segue.memory.session_store import title_due_on_answer
+from segue.memory.summary import due_columns
 from segue.tools.normalize import clean, clean_text
 from segue.tools.receipts import append_receipt
 from segue.tools.results import unanswered_calls
-from segue.turns.claims import IS_HELD, Claim, held, runs_beside
-from segue.turns.run_record import attempt_ended, run_failed
-from segue.turns.store import ChatRequest
+from segue.turns.claims import IS_HELD, Claim, StaleTurn, held, runs_beside
+from segue.turns.run_record import attempt_ended, run_failed, stored_run
+from segue.users.usage import ChargesByDay, booking, charged
 
 CANCEL_WITHIN_S = 2.5  # a process that has not cancelled its turn by then is taken for dead
 START_WITHIN_S = 2.0  # what was sent of a turn that no process has begun by then was lost
@@ -47,6 +49,76 @@ class NeglectedTurn:
     attempts: int
     cancelled: bool
     left_s: float | None
+
+
+def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
+    finished = (
+        sa.update(turns)
+        .where(*IS_HELD)
+        .values(
+            status="completed",
+            report=sa.bindparam("outcome", type_=turns.c.report.type),
+            lease_until=None,
+            finished_at=history.NEW_MESSAGE_COLUMNS["created_at"],
+            run=sa.bindparam("run", type_=turns.c.run.type),
+            # It was told to the telemetry of the run. What goes on without a request does so with these groups.
+            request=sa.case(
+                (turns.c.request["origin"].has_key("groups"), turns.c.request), else_=turns.c.request.op("-")("origin")
+            ),
+        )
+        .returning(*(OF_TURNS if told else (turns.c.session_id,)))
+        .cte("finished")
+    )
+    moved = (
+        sa.update(sessions)
+        .where(sessions.c.id == finished.c.session_id)
+        .values(
+            next_seq=sessions.c.next_seq + 1,
+            updated_at=sa.func.clock_timestamp(),
+            last_turn_id=history.NEW_MESSAGE_COLUMNS["turn_id"],
+            title_due_at=title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
+            **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
+        )
+        .returning((sessions.c.next_seq - 1).label("seq"))
+        .cte("moved")
+    )
+    session = sa.select(finished.c.session_id)
+    also = [booking(session.scalar_subquery(), session.exists()).cte("booked")]
+    if told:
+        also.append(turns_ended(finished, history.NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told"))
+    return history.insert_message(moved).add_cte(*also).returning(messages.c.seq)
+
+
+_FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
+
+
+async def finish_turn(
+    connection: Connection,
+    claim: Claim,
+    *,
+    answer: history.NewMessage,
+    report: TurnReport,
+    timeline: RunTimeline,
+    cut_off: int | None,
+    improves_title: bool,
+    charges: ChargesByDay,
+) -> Message:
+    """Stores the answer, completes the turn and books its charges in one statement, and once though it is asked again.
+    Raises StaleTurn if the claim no longer holds. `cut_off` is the seq of the last turn that the summary is to cover,
+    None if none is due. `improves_title` says whether a model is to give a session a title after its first answer.
+    """
+    values = history.message_values(claim.key, answer)
+    outcome = {"outcome": without_defaults(replace(report, prompt=None)), "run": stored_run(timeline, report)}
+    due = {"cut_off": cut_off, "seen_seq": claim.summary_seq, "improves_title": improves_title}
+    finish, spent = _FINISH[outbox_of(connection)], charged(claim.owner, charges)
+    message_id, at = values[history.NEW_MESSAGE_COLUMNS["id"].key], answer.created_at
+    seq = await connection.scalar(finish, {**outcome, **due, **held(claim.key, claim.epoch), **spent, **values})
+    if seq is None:
+        stored = (await history.final_messages(connection, [claim.key.turn_id])).get(claim.key.turn_id)
+        if stored is None or stored.id != message_id:  # which no other run has given its answer
+            raise StaleTurn
+        seq, at = stored.seq, stored.created_at
+    return Message(message_id, seq, claim.key.turn_id, answer.role, answer.content, at)
 
 
 async def end_turn(
@@ -175,56 +247,6 @@ async def neglected_turns(connection: Connection, *, timeout_s: float) -> list[N
     of_turn = ("owner", "epoch", "running", "attempts", "cancelled", "left_s")
     rows = await connection.execute(_NEGLECTED, {"timeout_s": timeout_s})
     return [NeglectedTurn(turn_key(row.session_id, row), *(getattr(row, name) for name in of_turn)) for row in rows]
-
-
-def _run_again() -> ReturningUpdate[*tuple[Any, ...]]:
-    """Puts a failed or cancelled turn back as a crash leaves one, with all its time and attempts. Its open calls are
-    open again: to be repeated or taken for unknown. The message cut off when the user stopped it leaves the history.
-    """
-    failed, others = sa.bindparam("failed_turn", type_=sa.Text), turns.alias("others")
-    are_open = (others.c.session_id == turns.c.session_id, others.c.status.in_(OPEN_TURNS))
-    open_turns = sa.select(sa.func.count()).where(*are_open).scalar_subquery()
-    interrupted = sa.update(tool_calls).where(tool_calls.c.turn_id == failed, tool_calls.c.summary == INTERRUPTED)
-    left_open = interrupted.values(status="running", error=None, summary="").returning(tool_calls.c.id).cte("left_open")
-    answered = sa.delete(messages).where(messages.c.tool_call_id.in_(sa.select(left_open.c.id)))
-    stopped = sa.update(messages).where(messages.c.turn_id == failed, messages.c.cut_off).where(IN_HISTORY)
-    left = stopped.values(branch=sa.bindparam("left_to"), left_at=sa.func.now())
-    gone = [answered.returning(messages.c.id).cte("answered"), left.returning(messages.c.id).cte("left")]
-    gaps = sum((sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in gone), sessions.c.gaps)
-    # Its time so that a message which comes at the same moment is not claimed before it.
-    noted = sa.update(sessions).where(sessions.c.id == sa.bindparam("at_session"))
-    noted = noted.values(updated_at=sa.func.clock_timestamp(), gaps=gaps)
-    return (
-        sa.update(turns)
-        .where(turns.c.id == failed, turns.c.status.in_(("failed", "cancelled")), turns.c.branch.is_(None))
-        .where(open_turns < sa.bindparam("room", type_=sa.Integer))
-        .values(
-            status="queued",
-            queued_at=sa.func.now(),
-            epoch=(turns.c.epoch / sa.literal(EPOCHS) + 1) * EPOCHS,
-            attempts=0,
-            request=turns.c.request.op("||")(sa.bindparam("asked", type_=turns.c.request.type)),
-            **attempt_ended(turns.c.error["code"].as_string(), at=turns.c.finished_at),
-            **dict.fromkeys(("error", "error_extra", "left_s", "worker", "finished_at", "cancel_requested_at")),
-        )
-        .returning(turns.c.session_id, turns.c.id, turns.c.seq, turns.c.epoch)
-        .add_cte(left_open, *gone, noted.cte("noted"))
-    )
-
-
-_RUN_AGAIN = _run_again()
-
-
-async def run_again(
-    connection: Connection, turn: TurnKey, request: ChatRequest, *, now: datetime, room: int
-) -> TurnKey | None:
-    """Queues a failed or cancelled turn again, under its session's lock. None if that has `room` open turns."""
-    retried = request.once and asdict(request.once)
-    changes = {"stream": request.stream, "origin": without_defaults(request.origin), "retried": retried}
-    values = {"failed_turn": turn.turn_id, "at_session": turn.session_id, "room": room, "asked": changes}
-    values["left_to"] = new_id("br", now)
-    row = (await connection.execute(_RUN_AGAIN, values)).one_or_none()
-    return turn_key(row.session_id, row) if row else None
 
 
 async def cancel_turn(connection: Connection, owner: str, turn: TurnKey) -> dict[TurnKey, bool]:

@@ -27,10 +27,10 @@ from segue.domain.ids import Clock, new_id
 from segue.log import log
 from segue.memory.session_store import check_session, find_named, name_session
 from segue.tools.normalize import clean_text
-from segue.turns.admission import Admitted, accepted_before
+from segue.turns.admission import Admitted, KeyTaken, accepted_before
+from segue.turns.chat_request import Once
 from segue.turns.jobs.webhooks import signatures
 from segue.turns.schedules import begin_unattended, check_room, unattended
-from segue.turns.store import KeyTaken, Once
 from segue.turns.turn_service import TurnService
 from segue.turns.turn_settings import TurnSettings
 

@@ -17,13 +17,13 @@ from segue.events.event_log import EventLog
 from segue.log import log
 from segue.memory.history_window import CountTokens
 from segue.memory.long_term import LongTermMemory
-from segue.memory.session_store import DueTitle
 from segue.memory.summary import DueSummary
 from segue.models.metered_model import Models
 from segue.tools.availability import ToolAvailability
 from segue.turns.admission import Limiter
 from segue.turns.jobs.learn_facts import DueExtraction, FactUpkeep
 from segue.turns.jobs.leased_loop import JobLoop
+from segue.turns.jobs.summaries_and_titles import DueTitle
 from segue.turns.turn_settings import TurnSettings
 from segue.users.usage import Books
 

@@ -30,14 +30,14 @@ from segue.tools.attachment_store import attached
 from segue.turns import queries, terminations
 from segue.turns.admission import Admitted, accepted_before, admit, find_retry, retry
 from segue.turns.approvals import Approval, Decider, begin_decision, decided_already, get_approval, list_approvals
-from segue.turns.claims import Origin, claim_of_next
+from segue.turns.chat_request import ChatRequest, Once, Origin
+from segue.turns.claims import claim_of_next
 from segue.turns.maintenance import recover_forever
 from segue.turns.presence import Presence
 from segue.turns.queue import TurnQueue
 from segue.turns.run_record import record_end
 from segue.turns.runner import tools_of_turn
 from segue.turns.snapshot import load_context
-from segue.turns.store import ChatRequest, Once
 from segue.turns.turn_deps import Speaker, TurnDeps
 from segue.turns.worker import TurnWorker
 

@@ -21,7 +21,7 @@ from segue.domain.errors import AppError
 from segue.domain.ids import new_id, utc_now
 from segue.main import create_app
 from segue.memory import session_store
-from segue.turns.claims import Origin
+from segue.turns.chat_request import Origin
 from tests.support.plans import Frozen, deletion, planned
 from tests.support.provider import Provider, fails, says
 from tests.support.service import Client, running

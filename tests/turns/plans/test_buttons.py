@@ -20,10 +20,10 @@ from segue.domain.session import RequestedCall
 from segue.memory.history import NewMessage
 from segue.plans import store
 from segue.tools.results import PlanStep
-from segue.turns import terminations
+from segue.turns import admission, terminations
 from segue.turns.call_starts import start_calls
+from segue.turns.chat_request import ChatRequest
 from segue.turns.claims import claim_next
-from segue.turns.store import ChatRequest
 from tests.support.logs import until
 from tests.support.plans import ASK, THREE_STEPS, Frozen, deletion, offered, planned
 from tests.support.provider import Provider, calls, fails, says
@@ -167,7 +167,7 @@ async def test_a_step_that_begins_while_another_process_ends_its_cancelled_turn_
         ended = "SELECT error_extra->>'approved_step' FROM turns WHERE status = 'cancelled'"
         assert await until(partial(stores.database.fetchval, ended)) == "unknown"
         async with database.transaction() as connection:
-            assert await terminations.run_again(connection, claim.key, ChatRequest(""), now=now, room=1)
+            assert await admission.run_again(connection, claim.key, ChatRequest(""), now=now, room=1)
             await terminations.note_approval(connection, claim.key.turn_id)  # of a process that is late
         assert await stores.database.fetchval("SELECT count(*) FROM turns WHERE error IS NOT NULL") == 0
 

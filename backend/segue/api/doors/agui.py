@@ -37,8 +37,8 @@ from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
 from segue.plans.store import StalePlan
 from segue.tools.page_tools import result_of_page
+from segue.turns.chat_request import ChatRequest, once
 from segue.turns.queries import turn_of_key, with_metadata
-from segue.turns.store import ChatRequest, once
 
 MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200

@@ -24,8 +24,8 @@ from segue.memory.history import final_messages
 from segue.memory.session_store import find_named, name_session
 from segue.turns.admission import Admitted
 from segue.turns.branches import opening_after
+from segue.turns.chat_request import ChatRequest, once
 from segue.turns.queries import find_turn, last_in_history, turn_after, turn_of_key
-from segue.turns.store import ChatRequest, once
 
 # What a client says of a request: its own id of the message, and how often it has sent it before.
 MESSAGE_ID_HEADER: Final = "x-openwebui-message-id"

@@ -25,8 +25,8 @@ from segue.history.fork_and_import import Said, import_history
 from segue.memory import session_store
 from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted
+from segue.turns.chat_request import ChatRequest, Once
 from segue.turns.queries import find_turn, first_open_turn
-from segue.turns.store import ChatRequest, Once
 from segue.turns.turn_deps import Speaker
 
 MAX_CLIENT_ID_CHARS = 200

@@ -37,8 +37,8 @@ from segue.memory.history import list_messages, opening_messages
 from segue.memory.session_store import get_session, list_sessions, update_session
 from segue.plans.store import StalePlan
 from segue.turns.branches import opening_after
+from segue.turns.chat_request import ChatRequest, OnBusy, once
 from segue.turns.queries import find_turn, get_turn, list_turns, turn_of_key
-from segue.turns.store import ChatRequest, OnBusy, once
 
 MESSAGES_SHOWN: Final = 200  # of a thread
 THREADS_SEARCHED: Final = 500  # the latest

@@ -37,8 +37,8 @@ from segue.events.event_buffer import Entry, end_of
 from segue.memory.history import MAX_SEQ, get_message, list_messages, user_messages_of
 from segue.plans.store import StalePlan, plan_of_turn
 from segue.tools.page_tools import result_of_page
+from segue.turns.chat_request import ChatRequest, once
 from segue.turns.queries import first_open_turn, last_in_history, turn_after, with_metadata
-from segue.turns.store import ChatRequest, once
 
 DONE: Final = b"[DONE]"
 VERSION_HEADER: Final = "x-ai-sdk-version"

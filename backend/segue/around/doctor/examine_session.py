@@ -28,9 +28,8 @@ from segue.tools.native import native_tools
 from segue.tools.tool_health import is_blocked
 from segue.tools.tool_states import GlobalToolState
 from segue.turns.jobs.learn_facts import cancel_extraction
-from segue.turns.queries import OpenTurn, list_turns, open_turns_of
+from segue.turns.queries import OpenTurn, last_ended, list_turns, open_turns_of
 from segue.turns.schedules import Promised
-from segue.turns.store import last_ended
 
 LATE_S = 5.0  # a turn that no process has claimed
 

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
+import sqlalchemy as sa
+
 from segue.agent.prompts import TEXTS, as_json
 from segue.agent.render_messages import listed_reference
-from segue.db.engine import Database
+from segue.db.engine import Connection, Database
+from segue.db.models import sessions
 from segue.db.outages import StorageUnavailable
+from segue.db.rows import claim_row, claiming, due_in, postpone_row
 from segue.domain.errors import NO_ROOM, AppError
 from segue.domain.ids import local_time
 from segue.domain.session import Message, first_words
@@ -21,7 +25,7 @@ from segue.log import log
 from segue.memory import summary as summaries
 from segue.memory.history import MAX_SEQ, load_turns
 from segue.memory.history_window import SUMMARY_LISTED, CountTokens
-from segue.memory.session_store import DueTitle, claim_title, count_gaps, get_session, give_back_title, store_title
+from segue.memory.session_store import TITLE_IS_DUE, count_gaps, get_session
 from segue.memory.short_term import merge_results
 from segue.models.chat_model import ChatModel
 from segue.models.refusals import unavailable
@@ -40,6 +44,16 @@ MAX_MESSAGES = 200
 
 
 @dataclass(frozen=True, slots=True)
+class DueTitle:
+    """`title` are the first words, `language` is the one to answer in, None for the user's."""
+
+    owner: str
+    session_id: str
+    title: str
+    language: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Titles:
     """A kind of job; `lease_s` seconds after its claim another process may claim it. `tell` adds to a user's feed."""
 
@@ -53,7 +67,7 @@ class Titles:
     slots = 2
 
     async def claim(self) -> DueTitle | None:
-        return await self.database.write(claim_title, lease_s=self.lease_s)
+        return await self.database.write(_claim_title, lease_s=self.lease_s)
 
     async def run(self, job: DueTitle) -> bool:
         """Returns False: no other title waits for this one."""
@@ -65,7 +79,7 @@ class Titles:
                 raise
             log.warning("title_failed", code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
-            stored = await store_title(connection, job, title)
+            stored = await _store_title(connection, job, title)
             if stored:
                 titled = await get_session(connection, job.owner, job.session_id)
                 self.tell(job.owner, session_event("session_titled", titled))
@@ -73,7 +87,7 @@ class Titles:
         return False
 
     async def give_back(self, job: DueTitle, wait_s: float) -> None:
-        await self.database.write(give_back_title, job, wait_s=wait_s)
+        await self.database.write(_give_back_title, job, wait_s=wait_s)
 
     def ids(self, job: DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}
@@ -95,6 +109,30 @@ class Titles:
         while title and title[-1] == _QUOTES.get(title[0]) and title[0] not in title[1:-1]:  # those within it stay
             title = title[1:-1].strip(_AROUND)
         return first_words(title) or None
+
+
+_CLAIM_TITLE = claiming(sessions, "title_due_at", TITLE_IS_DUE, read=sessions.c["owner", "id", "title", "language"])
+
+
+async def _claim_title(connection: Connection, *, lease_s: float) -> DueTitle | None:
+    """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
+    row = await claim_row(connection, _CLAIM_TITLE, lease_s=lease_s)
+    return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
+
+
+async def _store_title(connection: Connection, job: DueTitle, title: str | None) -> bool:
+    """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
+    still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
+    if title is None:
+        await connection.execute(sa.update(sessions).where(*still_due).values(title_due_at=None))
+        return False
+    query = sa.update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
+    return await connection.scalar(query.returning(sessions.c.id)) is not None
+
+
+async def _give_back_title(connection: Connection, job: DueTitle, *, wait_s: float) -> None:
+    """Makes a claimed title due again in `wait_s` seconds."""
+    await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))
 
 
 def condensed(message: Message, time_zone: str) -> dict[str, Any]:
