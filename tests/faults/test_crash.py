@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
@@ -210,6 +210,12 @@ async def all_stand_where_they_are_killed(site: Site, sessions: dict[str, str], 
         ended = "SELECT count(*) > 0 FROM tool_calls WHERE session_id = $1 AND status = 'succeeded'"
         await stores.until(ended, sessions["parallel"])
         await stores.until("SELECT count(*) >= 3 FROM turns WHERE session_id = $1", sessions["queued"])
+
+
+@pytest.fixture(scope="module")
+def site(site: Site) -> Site:
+    """Where a call that is stuck stays so until all are, however slow the machine is."""
+    return replace(site, environment={**site.environment, "TOOL_TIMEOUT_S": "250"})
 
 
 @pytest.fixture(scope="module")
