@@ -403,6 +403,31 @@ async def test_what_is_due_while_the_last_turn_is_open_is_left_out_waits_or_runs
         await stores.until("SELECT count(*) = $1 FROM turns WHERE status = 'completed'", turns)
 
 
+@pytest.mark.in_turns
+async def test_a_schedule_that_is_paused_and_gone_on_with_while_its_turn_runs_still_begins_none_beside_it(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    ends = asyncio.Event()
+
+    async def when_it_ends(_: dict[str, Any]) -> Any:
+        await ends.wait()
+        return says("Done.")
+
+    provider.will(when_it_ends)
+    async with running(settings) as client:
+        schedule = await made(client, new_session=True, cron=NIGHTLY)
+        await pass_time(stores)
+        await provider.wait_for_requests(1)
+        for status in ("paused", "active"):
+            changed = await client.http.patch(f"/schedules/{schedule['id']}", json={"status": status})
+            assert changed.status_code == 200, changed.text
+        await pass_time(stores)
+        await stores.until("SELECT count(*) = 1 FROM schedules WHERE next_at > now()")
+        assert await stores.database.fetchval("SELECT count(*) FROM turns") == 1
+        ends.set()
+        await last_of(client, schedule, "completed")
+
+
 @pytest.mark.sweep
 async def test_a_turn_that_failed_is_run_again_as_often_as_set_and_then_its_owner_is_told(
     settings: Settings, provider: Provider, stores: Stores

@@ -332,13 +332,13 @@ class Schedules:
     async def run(self, job: Row[Any]) -> bool:
         """Settles the last turn and begins the one that is due. Returns whether it may be due again."""
         last = None
-        if job.tries_left is not None:
+        if job.last_turn_id is not None:
             ended = select(*(turns.c[name] for name in ("id", "session_id", "status", "error")))
             async with self.database.read_only() as connection:
                 last = (await connection.execute(ended.where(turns.c.id == job.last_turn_id))).one_or_none()
         is_due = job.next_at is not None and job.next_at <= job.now
         is_open = last is not None and last.status in ("queued", "running")
-        if last is not None and last.status == "failed":
+        if last is not None and last.status == "failed" and job.tries_left is not None:
             may_be_run_again = job.tries_left and last.error["retryable"] and not is_due
             if may_be_run_again and await self._try_again(job, last):
                 return False
