@@ -222,8 +222,9 @@ async def test_a_message_that_steers_or_interrupts_is_not_counted_beside_the_tur
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("passed_s", [ACCEPTING_S + 1, -3600], ids=["later", "clock set back"])
 async def test_a_turn_that_may_have_been_accepted_keeps_its_place_until_that_is_known(
-    settings: Settings, provider: Provider
+    settings: Settings, provider: Provider, passed_s: float
 ) -> None:
     clock = Frozen()
     async with running(limited(settings, concurrent_turns=1), clock=clock) as client, looking_into(settings) as stores:
@@ -232,7 +233,7 @@ async def test_a_turn_that_may_have_been_accepted_keeps_its_place_until_that_is_
             await stores.database.execute("LOCK TABLE messages IN EXCLUSIVE MODE")
             assert (await client.send(session, "first")).status_code == 503
         assert_limited(await client.send(session, "second"), "concurrent_turns", at_most_s=5)
-        clock.now += timedelta(seconds=ACCEPTING_S + 1)
+        clock.now += timedelta(seconds=passed_s)
         provider.will(says("one"))
         assert (await client.chat(session, "third"))["message"]["content"] == "one"
 

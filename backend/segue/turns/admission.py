@@ -110,8 +110,8 @@ class Limiter:
                 return True
             open_in = await self._books.database.read(sessions_of_open, holders)
             # Turns that are about to be accepted may not have their row yet.
-            newest_s = self._books.clock().timestamp() - ACCEPTING_S
-            coming = {turn for turn, since in holders.items() if turn not in open_in and since >= newest_s}
+            now_s, unknown = self._books.clock().timestamp(), holders.keys() - open_in.keys()
+            coming = {turn for turn in unknown if abs(now_s - holders[turn]) <= ACCEPTING_S}  # clocks go back
             ended = {turn for turn in holders if open_in.get(turn) is None} - coming
             places = at_most + sum(joins is not None and session == joins for session in open_in.values())
             if len(holders) - len(ended) >= places:
