@@ -167,3 +167,17 @@ async def test_a_list_goes_on_behind_what_was_deleted_though_the_clock_runs_back
 
 def ids(made: list[dict[str, Any]]) -> list[str]:
     return [call["tool_call_id"] for call in made]
+
+
+async def test_a_message_that_was_lost_on_its_way_before_the_database_set_its_clock_back_is_answered_all_the_same(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.will(says("Twelve."))
+    async with running(settings, takes_turns=False) as accepts, looking_into(settings) as stores:
+        session = await accepts.new_session()
+        assert (await accepts.send(session, LONG, background=True)).status_code == 202
+        await stores.redis.flushall()
+        await stores.database.execute("UPDATE turns SET queued_at = now() + interval '1 hour'")
+        async with running(settings):
+            [turn] = await accepts.ended(session)
+    assert turn["answer"]["message"]["content"] == "Twelve."

@@ -217,7 +217,7 @@ async def requeue(connection: Connection, turn: Claim | NeglectedTurn, why: WhyR
 
 
 _IS_OVERDUE = turns.c.cancel_requested_at < sa.func.now() - timedelta(seconds=CANCEL_WITHIN_S)
-_NOT_BEGUN = turns.c.queued_at < sa.func.now() - timedelta(seconds=START_WITHIN_S)
+_NOT_BEGUN = sa.func.abs(sa.func.extract("epoch", sa.func.now() - turns.c.queued_at)) > START_WITHIN_S  # clocks go back
 _NEGLECTED = (
     sa.select(
         turns.c.id,
