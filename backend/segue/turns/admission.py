@@ -1,9 +1,8 @@
 """Whether a message becomes a turn, or a failed turn is run again: by its user's limits and its session's open turns.
 
-The common case is one statement, built at import, since that takes half a millisecond; only its parameters for the new
-message are named like columns, since SQLAlchemy would set any such column. If it refuses, since turns are open or a
-message came at the same moment, it is asked again under the lock of the session's row, which is exact. Redis counts
-limits; without it each process does.
+The common case is one statement, built at import, since building it takes half a millisecond. If it refuses, since
+turns are open or a message came at the same moment, it is asked again under the lock of the session's row, which is
+exact. Redis counts limits; without it each process does.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -26,9 +25,8 @@ from segue.domain.identity import Charge
 from segue.domain.ids import new_id
 from segue.domain.session import EPOCHS, NO_OPTIONS, Session, TurnKey, TurnStatus, first_words, turn_key
 from segue.domain.tool import Tool
-from segue.memory import history
 from segue.memory.fact_cues import may_state_facts
-from segue.memory.history import IN_HISTORY
+from segue.memory.history import IN_HISTORY, NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
 from segue.memory.history_window import INTERRUPTED
 from segue.memory.session_store import lock_session, title_due_on_message
 from segue.plans.store import cancel_open, is_open
@@ -260,9 +258,10 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     """Takes the session's next seq only if nothing has happened in the session since this statement has read it: no
     other message, and no failed turn that is run again. Then the open turns it has counted are all there are; one that
     loses a race is refused, and asks under the lock. Returns the parts: session, turn, and the message, which it ends
-    with. The turn is queued, unless this `claims` it.
+    with. The turn is queued, unless this `claims` it. Only the parameters of the message are named like columns, since
+    SQLAlchemy would set any such column.
     """
-    session_id, now = history.NEW_MESSAGE_COLUMNS["session_id"], history.NEW_MESSAGE_COLUMNS["created_at"]
+    session_id, now = NEW_MESSAGE_COLUMNS["session_id"], NEW_MESSAGE_COLUMNS["created_at"]
     waiting = turns.alias("waiting")
     counted = (waiting.c.session_id == sessions.c.id, waiting.c.status.in_(OPEN_TURNS))
     open_turns = sa.select(sa.func.count()).where(*counted).scalar_subquery().label("open_turns")
@@ -300,7 +299,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
         *("language", owned.c.language, "time_zone", sa.func.nullif(owned.c.time_zone, "")),
     )
     turn = {
-        "id": history.NEW_MESSAGE_COLUMNS["turn_id"],
+        "id": NEW_MESSAGE_COLUMNS["turn_id"],
         "session_id": session_id,
         "status": sa.literal("queued"),
         "request": sa.bindparam("asked", type_=turns.c.request.type).op("||")(sa.func.jsonb_strip_nulls(at_the_time)),
@@ -312,7 +311,7 @@ def _begin(*, claims: bool) -> tuple[sa.CTE, sa.CTE, ReturningInsert[int]]:
     }
     stored = sa.insert(turns).from_select(["seq", *turn], sa.select(owned.c.seq, *turn.values()))
     begun = stored.returning(turns.c.seq, turns.c.request).cte("begun")
-    return owned, begun, history.insert_message(begun, opens_turn=True).returning(messages.c.seq)
+    return owned, begun, insert_message(begun, opens_turn=True).returning(messages.c.seq)
 
 
 def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
@@ -321,7 +320,7 @@ def _begin_claimed() -> sa.Select[*tuple[Any, ...]]:
     message = inserted.cte("message")
     of_turn = (turn.c.seq, turn.c.request, owned.c.agent, owned.c.title.label("new_title"))
     begun = message.join(turn, turn.c.seq == message.c.seq).join(owned, owned.c.seq == message.c.seq)
-    begun = begun.join(sessions, sessions.c.id == history.NEW_MESSAGE_COLUMNS["session_id"])
+    begun = begun.join(sessions, sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
     return sa.select(*of_turn, *of_session()).select_from(begun)
 
 
@@ -368,9 +367,9 @@ def _accepting(
 ) -> tuple[dict[str, Any], str]:
     """Returns the parameters of the statement that accepts a message, and the id of its turn."""
     turn_id = request.turn_id or new_id("turn", now)
-    user_message = history.NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
+    user_message = NewMessage("user", request.message, now, note=request.note, attachments=request.attachments)
     user_message = replace(user_message, by_program=not request.approves)
-    message = history.message_values(TurnKey(session_id, turn_id, 0), user_message)
+    message = message_values(TurnKey(session_id, turn_id, 0), user_message)
     stored_request = TurnRequest(**{name: getattr(request, name) for name in _ASKED})
     key, body_hash = (request.once.key, request.once.body_hash) if request.once else (None, None)
     values = {"caller": owner, "asked": without_defaults(stored_request), "room": room, "key": key, "body": body_hash}

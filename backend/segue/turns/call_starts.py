@@ -22,8 +22,7 @@ from segue.db.rows import without_defaults
 from segue.domain.events import SteerRead
 from segue.domain.session import TurnKey, turn_key
 from segue.domain.tool import CallEffect, ToolChoice
-from segue.memory import history
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
 from segue.plans.mandates import Use, book
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, StaleTurn, fenced_transaction, held
@@ -130,7 +129,7 @@ async def read_steers(connection: Connection, claim: Claim) -> list[SteerRead]:
         if row.facts_due_at is not None:
             due = sa.func.coalesce(turns.c.facts_due_at, row.facts_due_at)
             await connection.execute(sa.update(turns).where(turns.c.id == reader.turn_id).values(facts_due_at=due))
-        read.append(SteerRead(await history.move_message(connection, row.id, reader), turn_key(reader.session_id, row)))
+        read.append(SteerRead(await move_message(connection, row.id, reader), turn_key(reader.session_id, row)))
     return read
 
 

@@ -33,6 +33,11 @@ class Once:
     body_hash: str
 
 
+def once(key: str | None, *parts: str | int) -> Once | None:
+    """Two requests are the same if their keys and contents are; how the answer is delivered does not count."""
+    return Once(key, digest_of_json(parts)) if key is not None else None
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """A message as it came."""
@@ -60,11 +65,6 @@ class ChatRequest:
     attachments: tuple[Attached, ...] = ()  # their files
 
 
-def once(key: str | None, *parts: str | int) -> Once | None:
-    """Two requests are the same if their keys and contents are; how the answer is delivered does not count."""
-    return Once(key, digest_of_json(parts)) if key is not None else None
-
-
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What `turns.request` holds of a ChatRequest, which says what its members are. At the time the message came,
@@ -78,7 +78,7 @@ class TurnRequest:
     remember: RememberFor | None = None
     shown_plan: tuple[str, int] | None = None
     stream: bool = False
-    origin: Origin = Origin()
+    origin: Origin = NO_ORIGIN
     language: str | None = None
     time_zone: str = ""
     steers: str | None = None

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, get_args
 
-import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Float, Row, distinct, false, func, select, update
 
 from segue.db.engine import Connection, Database
@@ -245,6 +244,14 @@ async def groups_of_last(connection: Connection, session_id: str) -> tuple[str, 
     return request.origin.groups if request else ()
 
 
+_LAST_ENDED = select(turns.c.id.label("turn_id"), turns.c.finished_at).where(turns.c.id == last_ended_turn())
+
+
+async def last_ended(connection: Connection, session_id: str) -> Row[*tuple[Any, ...]] | None:
+    """Returns the `turn_id` and `finished_at` of the turn in the history that ended last."""
+    return (await connection.execute(_LAST_ENDED, {"at_session": session_id})).one_or_none()
+
+
 async def turn_after(connection: Connection, session_id: str, turn_id: str | None) -> str | None:
     """Returns the id of the turn that follows another one in the history, of the first one for None."""
     seq = select(_OTHER.c.seq).where(_OTHER.c.session_id == session_id, _OTHER.c.id == turn_id).scalar_subquery()
@@ -373,11 +380,3 @@ _OPEN_TURNS_COUNTED = select(
 async def sealed_of_triggers(connection: Connection) -> Sequence[str]:
     """Returns the sealed secrets of all active triggers."""
     return (await connection.scalars(select(triggers.c.sealed).where(triggers.c.status == "active"))).all()
-
-
-_LAST_ENDED = sa.select(turns.c.id.label("turn_id"), turns.c.finished_at).where(turns.c.id == last_ended_turn())
-
-
-async def last_ended(connection: Connection, session_id: str) -> sa.Row[*tuple[Any, ...]] | None:
-    """Returns the `turn_id` and `finished_at` of the turn in the history that ended last."""
-    return (await connection.execute(_LAST_ENDED, {"at_session": session_id})).one_or_none()

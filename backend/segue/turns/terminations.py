@@ -19,7 +19,6 @@ from segue.domain.session import Message, TurnKey, TurnReport, turn_key
 from segue.domain.telemetry import RunTimeline
 from segue.events.outbox import OF_TURNS, Outbox, outbox_of, turns_ended
 from segue.memory import history
-from segue.memory.history import NewMessage, append_message
 from segue.memory.history_window import INTERRUPTED
 from segue.memory.session_store import title_due_on_answer
 from segue.memory.summary import due_columns
@@ -128,7 +127,7 @@ async def end_turn(
     *,
     now: datetime,
     timeline: RunTimeline | None = None,
-    cut_off: NewMessage | None = None,
+    cut_off: history.NewMessage | None = None,
 ) -> tuple[AppError, list[CallEnded]] | None:
     """Ends a running turn with an error, and stores its `cut_off` message. Returns the error as every reader of the
     turn gets it, and the calls that ended with it; None if the claim no longer holds or, of a neglected turn, if its
@@ -145,8 +144,36 @@ async def end_turn(
         error = await note_approval(connection, turn.key.turn_id)
     calls = await _end_calls(connection, turn.key, now=now)
     if cut_off is not None:
-        await append_message(connection, turn.key, cut_off)
+        await history.append_message(connection, turn.key, cut_off)
     return error, calls
+
+
+def _ending(
+    which: Sequence[sa.ColumnElement[bool]],
+    error: AppError,
+    *,
+    finished_at: sa.ColumnElement[datetime],
+    is_told: bool,
+    did: Mapping[str, Any],
+) -> sa.Select[tuple[str]]:
+    ended = (
+        sa.update(turns)
+        .where(*which)
+        .values(
+            status="cancelled" if error.code == TURN_CANCELLED else "failed",
+            error=error_row(error),
+            error_extra=clean(error.extra) or None,
+            lease_until=None,
+            finished_at=finished_at,
+            **did,
+        )
+        .returning(*OF_TURNS)
+        .cte("ended")
+    )
+    of_turns = tool_calls.c.turn_id.in_(sa.select(ended.c.id))
+    running = sa.update(tool_calls).where(of_turns, tool_calls.c.status == "running")
+    left_open = running.values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED).cte("left_open")
+    return sa.select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
 
 
 def _approved_step() -> sa.Select[tuple[str | None]]:
@@ -180,8 +207,8 @@ async def _end_calls(connection: Connection, turn: TurnKey, *, now: datetime) ->
     """Gives every call of the history an answer: of one whose turn ended first, that its outcome is unknown."""
     ended = []
     for reference in await unanswered_calls(connection, turn.turn_id):
-        message = NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
-        ended.append(CallEnded(reference, await append_message(connection, turn, message)))
+        message = history.NewMessage("tool", asdict(reference), now, tool_call_id=reference.tool_call_id)
+        ended.append(CallEnded(reference, await history.append_message(connection, turn, message)))
         await append_receipt(connection, reference.tool_call_id)
     return ended
 
@@ -292,34 +319,6 @@ async def _cancel(
     if outbox_of(connection) is not None:
         statement = statement.add_cte(turns_ended(cancelled).cte("told"))
     return {turn_key(session_id, row): row.status == "cancelled" for row in await connection.execute(statement)}
-
-
-def _ending(
-    which: Sequence[sa.ColumnElement[bool]],
-    error: AppError,
-    *,
-    finished_at: sa.ColumnElement[datetime],
-    is_told: bool,
-    did: Mapping[str, Any],
-) -> sa.Select[tuple[str]]:
-    ended = (
-        sa.update(turns)
-        .where(*which)
-        .values(
-            status="cancelled" if error.code == TURN_CANCELLED else "failed",
-            error=error_row(error),
-            error_extra=clean(error.extra) or None,
-            lease_until=None,
-            finished_at=finished_at,
-            **did,
-        )
-        .returning(*OF_TURNS)
-        .cte("ended")
-    )
-    of_turns = tool_calls.c.turn_id.in_(sa.select(ended.c.id))
-    running = sa.update(tool_calls).where(of_turns, tool_calls.c.status == "running")
-    left_open = running.values(status="unknown", error=INTERRUPTED, summary=INTERRUPTED).cte("left_open")
-    return sa.select(ended.c.id).add_cte(left_open, *((turns_ended(ended).cte("told"),) if is_told else ()))
 
 
 def _is_owned(owner: str) -> sa.ColumnElement[bool]:
