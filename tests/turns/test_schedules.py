@@ -543,6 +543,31 @@ async def test_a_promise_is_kept_through_a_restart_and_ends_when_it_is_settled(
         assert TEXTS["promised"].format(promise=schedule["id"]) in provider.notes()
 
 
+async def test_a_promise_that_a_turn_ends_before_its_time_is_over_is_still_run_again(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    hourly = {"what": "Rossi answers", "at": "2099-01-05T09:00", "every": "hour", "until": "2099-01-05T18:00"}
+    never = asyncio.Event()
+
+    async def hangs(_: dict[str, Any]) -> Any:
+        await never.wait()
+        return says("too late")
+
+    async with running(settings.model_copy(update={"turn_timeout_s": 3})) as client:
+        session = await client.new_session()
+        provider.will(calls(("promise", hourly)), says("⏰ I will look every hour."))
+        await client.chat(session, "Tell me when Rossi answers, look every hour until Monday evening")
+        [schedule] = (await client.get("/schedules"))["items"]
+        provider.will(calls(("promise", {"end": schedule["id"]})), hangs, says("Rossi has answered."))
+        await pass_time(stores)
+        failed = await last_of(client, schedule, "failed")
+        assert (failed["status"], failed["next_at"]) == ("ended", None)
+        await look(stores)
+        kept = await last_of(client, schedule, "completed")
+        never.set()
+    assert (kept["status"], kept["next_at"]) == ("ended", None)
+
+
 async def test_what_is_promised_for_every_month_is_kept_on_the_last_day_of_those_that_are_shorter(
     settings: Settings, provider: Provider
 ) -> None:

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
-from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, Table, case, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_once
 
 from segue.agent.prompts import TEXTS
@@ -443,7 +443,8 @@ class Promised:
 
     async def end(self, context: ToolContext, promise_id: str) -> bool:
         is_it = (schedules.c.id == promise_id, schedules.c.owner == context.owner, schedules.c.made_by == "promise")
-        over = {"status": "ended", "next_at": None, "look_at": None}
+        again = case((schedules.c.tries_left.is_not(None), _LOOKED_AT_ANEW))  # its last turn may run again
+        over = {"status": "ended", "next_at": None, "look_at": again}
         async with self.database.autocommit() as connection:
             return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
 
