@@ -230,6 +230,21 @@ async def test_audit_usage_and_details_of_turns_go_after_their_days_batch_after_
 
 
 @pytest.mark.sweep
+async def test_what_is_more_than_one_batch_goes_batch_after_batch_without_a_pause(
+    settings: Settings, stores: Stores
+) -> None:
+    async def is_gone() -> bool:
+        return bool(await stores.database.fetchval("SELECT count(*) = 0 FROM audit"))
+
+    async with running(settings.model_copy(update={"turn_lease_s": 6})):
+        await stores.database.execute(
+            "INSERT INTO audit (at, actor, action, details)"
+            " SELECT now() - interval '2 years', 'ada', 'cancel_turn', '{}' FROM generate_series(1, 8000)"
+        )
+        await until(is_gone)
+
+
+@pytest.mark.sweep
 async def test_details_of_a_turn_that_was_run_again_go_after_the_days_since_then(
     settings: Settings, provider: Provider, clock: Frozen, stores: Stores
 ) -> None:

@@ -33,7 +33,7 @@ from segue.users.limits import drop_stale_reservations
 from segue.users.usage import drop_old_usage
 
 RECOVER_EVERY_S = 1.0
-MOST_SESSIONS = 50
+MOST_SESSIONS = 50  # no batch of another kind is smaller
 
 Tried = TypeVar("Tried")
 SendSession = Callable[[str], Awaitable[bool]]
@@ -43,14 +43,14 @@ async def recover_forever(
     deps: TurnDeps, worker: TurnWorker, presence: Presence, send: SendSession, takes_turns: Callable[[], bool]
 ) -> None:
     """Never returns. `takes_turns()` says whether this process runs the turns it finds; `send` queues the others."""
-    swept, outage = time.monotonic(), OutageLog("recovery_failed", "recovery_works")
+    every_s, outage = deps.settings.turn_lease_s, OutageLog("recovery_failed", "recovery_works")
+    sweep_at = time.monotonic() + every_s
     while True:
         with outage.logged():
             await _recover(deps, worker, send, takes_turns=takes_turns())
-            if time.monotonic() - swept >= deps.settings.turn_lease_s:
-                await _sweep(deps)
-                swept = time.monotonic()
-        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, deps.settings.turn_lease_s / 4))
+            if time.monotonic() >= sweep_at:
+                sweep_at = time.monotonic() + (0 if await _sweep(deps) else every_s)
+        await presence.wait_for_lapse(at_most_s=min(RECOVER_EVERY_S, every_s / 4))
 
 
 async def _recover(deps: TurnDeps, worker: TurnWorker, send: SendSession, *, takes_turns: bool) -> None:
@@ -105,8 +105,8 @@ def _reason_to_end(turn: terminations.NeglectedTurn, *, timeout_s: float) -> App
     return None
 
 
-async def _sweep(deps: TurnDeps) -> None:
-    """Deletes one batch of each kind; the rest is for the next time."""
+async def _sweep(deps: TurnDeps) -> bool:
+    """Deletes one batch of each kind. Returns whether one may have been full, and more is left for the next time."""
     settings, now = deps.settings, deps.clock()
 
     async def dropped(drop: Callable[..., Awaitable[Tried]], **given: Any) -> Tried | None:
@@ -134,6 +134,7 @@ async def _sweep(deps: TurnDeps) -> None:
             deps.observe(PlanEnded("expired", rows) if kind == "plans" else RowsDeleted(kind, rows, sizes.get(kind, 0)))
     if any(gone.values()):
         log.info("retention_swept", **gone, bytes=sum(sizes.values()))
+    return any(rows is not None and rows >= MOST_SESSIONS for rows in gone.values())
 
 
 async def _drop_idle(deps: TurnDeps, days: int) -> int:
