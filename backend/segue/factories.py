@@ -181,7 +181,8 @@ async def start(
         span=span,
     )
     turns = await enter(TurnService(deps, redis, takes_turns=takes_turns))
-    await enter(JobLoop(Schedules(database, turns, events, clock), interval_s=settings.turn_lease_s / LOOKS_A_LEASE))
+    looks_every_s = min(1.0, settings.turn_lease_s / LOOKS_A_LEASE)  # a long lease makes no schedule late
+    await enter(JobLoop(Schedules(database, turns, events, clock), interval_s=looks_every_s))
     metrics.add_process_state(lambda: process_metrics(turns, events, database, redis, mcp))
     return Services(
         **vars(deps),

@@ -213,6 +213,16 @@ async def test_a_schedule_that_is_due_once_ends_and_each_of_its_turns_may_have_a
         assert ROME in provider.notes()
 
 
+async def test_what_is_due_is_said_at_once_also_where_leases_are_long(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.always(REPORT, says("Done."))
+    async with running(settings.model_copy(update={"turn_lease_s": 3600})) as client:
+        schedule = await made(client, new_session=True, at=SOON)
+        await pass_time(stores)
+        await last_of(client, schedule, "completed")
+
+
 @pytest.mark.sweep
 @pytest.mark.timeout(1800)
 async def test_two_instances_say_what_is_due_at_one_moment_once_each(

@@ -44,7 +44,7 @@ from segue.turns.turn_settings import TurnSettings
 Missed = Literal["once", "skip"]
 Overlap = Literal["skip", "queue", "parallel"]
 
-LOOKS_A_LEASE: Final = 30  # of a turn: every second, as TURN_LEASE_S is set by default
+LOOKS_A_LEASE: Final = 30  # of a turn, at least: every second, as TURN_LEASE_S is set by default
 LEASE_S: Final = 15.0
 LATE: Final = timedelta(minutes=1)  # a moment that no process has looked at for as long was missed
 LOOK_S: Final = 30.0  # after which the last turn is looked at; four times as long after each time it is run again
