@@ -329,7 +329,7 @@ async def test_a_position_that_is_none_is_refused(client: Client, provider: Prov
     path = f"/sessions/{session}/turns/{(await client.chat(session, 'hello'))['turn_id']}/events"
     for position in HOSTILE:
         assert await problem(client, path, params={"after": position}) == (422, "invalid_request"), position[:8]
-        if "\x00" not in position:
+        if position and "\x00" not in position:
             headers = {"Last-Event-ID": position}
             assert await problem(client, path, headers=headers) == (422, "invalid_request"), position[:8]
 
@@ -342,6 +342,19 @@ async def test_a_client_that_knows_the_last_event_is_told_to_stay_away(client: C
     last = await client.http.get(path, headers={"Last-Event-ID": str(sent[-1].id)})
     assert (last.status_code, last.content) == (204, b"")
     async with listening(client, path, params={"after": 0}, headers={"Last-Event-ID": str(sent[-2].id)}) as stream:
+        assert await stream.rest() == sent[-1:]
+
+
+async def test_a_reader_that_sends_an_empty_position_reads_on_from_the_start(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(says("Hello."))
+    session = await client.new_session()
+    sent = await streamed(client, session, "hello")
+    path = f"/sessions/{session}/turns/{sent[0].event['runId']}/events"
+    async with listening(client, path, headers={"Last-Event-ID": ""}) as stream:
+        assert await stream.rest() == sent
+    async with listening(client, path, params={"after": sent[-2].id}, headers={"Last-Event-ID": ""}) as stream:
         assert await stream.rest() == sent[-1:]
 
 

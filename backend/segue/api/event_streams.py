@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Final
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
+from pydantic import BeforeValidator, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
@@ -58,9 +59,17 @@ router = router_of("chat", "/sessions")
 feed_router = router_of("events")
 
 MAX_POSITION = 2**53  # beyond it JavaScript's numbers have gaps
-LastPosition = Annotated[int, Query(ge=0, le=MAX_POSITION, description="The `id` of the last event received.")]
-LastEventId = Annotated[int | None, Header(ge=0, le=MAX_POSITION, description="The same as `after`, and overrides it.")]
+_Position = Annotated[int, Field(ge=0, le=MAX_POSITION)]
+LastPosition = Annotated[_Position, Query(description="The `id` of the last event received.")]
+_IN_HEADER = Header(description="The same as `after`, and overrides it.")
+LastEventId = Annotated[_Position | None, BeforeValidator(lambda sent: sent or None), _IN_HEADER]  # may be sent empty
 
+
+async def _after(after: LastPosition = 0, last_event_id: LastEventId = None) -> int:
+    return after if last_event_id is None else last_event_id
+
+
+After = Annotated[int, Depends(_after)]
 TokenInQuery = Annotated[str | None, Query(alias="token", description="A token of `stream-token`, in place of a key.")]
 
 
@@ -91,22 +100,15 @@ class EventStream(EventSourceResponse):
     responses={200: {"description": "The turn's events", "content": EVENTS}, 204: {"description": "No event is left."}},
 )
 async def follow_turn(
-    session_id: SessionId,
-    turn_id: TurnId,
-    services: Parts,
-    caller: Caller,
-    after: LastPosition = 0,
-    last_event_id: LastEventId = None,
-    _token: TokenInQuery = None,
+    session_id: SessionId, turn_id: TurnId, services: Parts, caller: Caller, after: After, _token: TokenInQuery = None
 ) -> Response:
     """Streams the events of a turn. Begins at the start, or after the last event that the client received. After the
     turn's last event the answer is a 204, which tells a browser to stop reconnecting.
     """
     turn = await services.read(find_turn, caller, session_id, turn_id)
-    position = after if last_event_id is None else last_event_id
-    if position >= end_of(turn):
+    if after >= end_of(turn):
         return Response(status_code=204)
-    return EventStream(framed(services.events.follow(turn, after=position)))
+    return EventStream(framed(services.events.follow(turn, after=after)))
 
 
 @router.post("/{session_id}/turns/{turn_id}/stream-token", status_code=201)
@@ -140,15 +142,12 @@ _FEED = {"description": "The events, as they happen", "content": described_strea
 
 
 @feed_router.get("/events", response_class=Response, responses={200: _FEED})
-async def follow_events(
-    request: Request, services: Parts, caller: Caller, after: LastPosition = 0, last_event_id: LastEventId = None
-) -> Response:
+async def follow_events(request: Request, services: Parts, caller: Caller, after: After) -> Response:
     """Streams what happens in all of the caller's sessions. The stream begins with `replay_gap`, which tells a page to
     read its lists, unless it goes on after a known position. It ends after 15 minutes, or at the next event once the
     key or token is revoked or has expired. Connect again with the last id; a 401 then means that the key has ended.
     """
-    position = after if last_event_id is None else last_event_id
-    return EventStream(framed(_while_let_in(request, services.feeds.follow(caller, after=position))))
+    return EventStream(framed(_while_let_in(request, services.feeds.follow(caller, after=after))))
 
 
 async def _while_let_in(request: Request, parts: AsyncGenerator[Sequence[Entry]]) -> AsyncGenerator[Sequence[Entry]]:
