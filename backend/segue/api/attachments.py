@@ -50,7 +50,6 @@ async def upload_attachment(session_id: SessionId, services: Parts, caller: Call
     """Uploads a file to a session, for `attachments` of a message. Its type is known by its content. Models that take
     images see an image as it is; the text of any other file is read once, when it is stored.
     """
-    attachments = services.attachments
     await services.read(check_session, caller, session_id)  # before the body is read
     try:
         async with http.form(max_files=1, max_fields=0) as form:
@@ -59,8 +58,8 @@ async def upload_attachment(session_id: SessionId, services: Parts, caller: Call
                 raise InvalidRequest(NOT_ONE_FILE)
             if (file.size or 0) > services.settings.attachment_max_bytes:
                 raise too_large("The", services.settings.attachment_max_bytes)
-            async with attachments.place(caller):
-                return await attachments.add(caller, session_id, file.filename or "", await file.read())
+            async with services.attachments.place(caller):
+                return await services.attachments.add(caller, session_id, file.filename or "", await file.read())
     except HTTPException as error:
         if error.status_code != 400:  # noqa: PLR2004 (what Starlette raises for another form than this)
             raise

@@ -13,7 +13,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from starlette.responses import Response
 from starlette.routing import compile_path
 from structlog.contextvars import bind_contextvars
@@ -180,6 +180,7 @@ def _id(prefix: Prefix, thing: str) -> AfterValidator:
 Caller = Annotated[str, Depends(_caller)]
 Ops = Annotated[Operator, Depends(_ops)]
 OriginDep = Annotated[Origin, Depends(_origin)]
+AnySession = Annotated[str, Field(max_length=200), _id("ses", "session")]
 SessionId = Annotated[str, Path(description="The id of one of the caller's sessions."), _id("ses", "session")]
 TurnId = Annotated[str, Path(description="The id of a turn of the session."), _id("turn", "turn")]
 ToolCallId = Annotated[str, Path(description="The id of a tool call."), _id("call", "tool_result")]

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from segue import __version__
-from segue.api.deps import Ops, Parts, Services, may_read_metrics, router_of
+from segue.api.deps import AnySession, Ops, Parts, Services, may_read_metrics, router_of
 from segue.api.metrics import CONTENT_TYPE, shared_metrics
 from segue.api.problems import PROBLEMS, problems
 from segue.db.outages import StorageUnavailable
-from segue.domain.errors import AppError, NotFound
-from segue.domain.ids import is_id
+from segue.domain.errors import AppError
 from segue.domain.telemetry import Backlog
 from segue.events.outbox import read_pending
 from segue.mcp.status import STDERR_SHOWN
@@ -105,14 +104,12 @@ async def examine(
     services: Parts,
     operator: Ops,
     *,
-    session_id: Annotated[str | None, Query(max_length=200, description="A session to examine, of any user.")] = None,
+    session_id: Annotated[AnySession | None, Query(description="A session to examine, of any user.")] = None,
 ) -> dict[str, Any]:
     """Examines the service, or a session, as `segue doctor --json` does. Answers `healthy`, the `problems` and what to
     do about them, and what was found in each part. Asks the model a word, so it takes a second or more. Needs the
     scope `ops`; only `ops:content` shows what was said in a session, as the goal of its plan.
     """
-    if session_id is not None and not is_id("ses", session_id):
-        raise NotFound("session")
     words = session_id is not None and "ops:content" in operator.scopes
     found = await services.examine(session_id, words=words)
     if words:

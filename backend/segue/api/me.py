@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Parts, Services, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import Cursor, Limit, MemoryChanges, NewMemory, Page, PageQuery, Paging
+from segue.api.schemas import MemoryChanges, NewMemory, Page, Paged, PageQuery
 from segue.db.user_data import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
@@ -92,19 +92,19 @@ async def erase_all(services: Services, owner: str) -> ErasedRows:
 async def list_memories(
     services: Parts,
     caller: Caller,
+    paging: Paged,
     query: Annotated[str | None, Query(max_length=500, description="Words that say what the facts are about.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
     session_id: Annotated[_SesId | None, Query(max_length=200, description="Only facts told in this session.")] = None,
 ) -> Page[Memory | UnreadableMemory]:
     """Lists the facts known about the caller. Newest first; with `query` the best matches first, on one page."""
     if query:
         if session_id is not None:
             raise app_error("query_in_session")
-        if cursor is not None:
+        if paging.cursor is not None:
             raise app_error("invalid_cursor")
-        return Page(await services.long_term.search((caller, ""), query, now=services.clock(), limit=limit), None)
-    paging = Paging(limit, cursor)
+        return Page(
+            await services.long_term.search((caller, ""), query, now=services.clock(), limit=paging.limit), None
+        )
     found = await services.read(fact_store.list_facts, caller, session_id=session_id, **paging.behind(_MEMORY_POSITION))
     return paging.page_of_placed(found)
 

@@ -9,14 +9,12 @@ from fastapi import Path, Query
 from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
-from segue.api.deps import Ops, Parts, Services, SessionId, TurnId, router_of
+from segue.api.deps import AnySession, Ops, Parts, Services, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Page, Paged, PageQuery, id_position
 from segue.db.engine import Database
-from segue.domain.errors import NotFound
 from segue.domain.field_types import doc
-from segue.domain.ids import is_id
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
 from segue.domain.session import Message, UnreadableMessage
 from segue.domain.tool import ToolState
@@ -94,6 +92,7 @@ class OpsSession:
 class TurnQuery(PageQuery, operator_turns.TurnFilter):
     """Which turns to list."""
 
+    session_id: Annotated[AnySession | None, doc("Only turns of the session with this id.")] = None
     include: Annotated[Literal["words"] | None, doc("`words` also shows `said`; needs `ops:content`.")] = None
 
 
@@ -102,14 +101,11 @@ async def list_any_turns(services: Parts, operator: Ops, query: Annotated[TurnQu
     """Lists the turns of all users, with what each does, took and cost. Newest first. Needs the scope `ops`; with
     `include=words` and `ops:content` it also shows how their messages begin, which is audited.
     """
-    before = query.paging.after(_POSITION)
     words = query.include == "words" and "ops:content" in operator.scopes
-    if query.session_id is not None and not is_id("ses", query.session_id):
-        raise NotFound("session")
     async with services.database.read_only() as connection:
         if query.session_id is not None:
             await owner_of(connection, query.session_id)
-        found = await operator_turns.list_any(connection, query, words=words, before=before, limit=query.limit + 1)
+        found = await operator_turns.list_any(connection, query, words=words, **query.paging.behind(_POSITION))
     if not found:
         services.tools.specs(query.tool)
     if words and found:
@@ -143,8 +139,7 @@ async def get_any_session(session_id: AnySessionId, services: Parts, operator: O
         session = await get_session(connection, owner, session_id)
         of_session = operator_turns.TurnFilter(session_id=session_id)
         open_turns = await operator_turns.list_any(connection, of_session, limit=50)
-        which = operator_turns.TurnFilter(status="failed", session_id=session_id)
-        failed = await operator_turns.list_any(connection, which, limit=5)
+        failed = await operator_turns.list_any(connection, of_session.model_copy(update={"status": "failed"}), limit=5)
     content, words = None, "ops:content" in operator.scopes
     if words:
         async with services.database.transaction() as connection:

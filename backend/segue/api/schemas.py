@@ -10,6 +10,7 @@ import pydantic
 from fastapi import Depends, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from segue.api.deps import AnySession
 from segue.db.rows import Position
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.approval_rule import MAX_REASON_CHARS
@@ -193,7 +194,7 @@ class FleetReset(ToolReset):
     """Which tools to make available again, and where: for a tool, for a session, or with `all` for everything."""
 
     all: Annotated[bool, doc("True to reset all tools in all sessions, without naming a tool or a session.")] = False
-    session_id: Annotated[Name | None, doc("The only session to reset, of any user; null for all.")] = None
+    session_id: Annotated[AnySession | None, doc("The only session to reset, of any user; null for all.")] = None
     scope: Annotated[ResetScope, doc("What to reset: the state for all sessions, the sessions' own or both.")] = "all"
 
     @pydantic.model_validator(mode="after")

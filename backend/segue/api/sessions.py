@@ -1,6 +1,8 @@
 """Routes to sessions, their messages and memory, and to feedback on answers."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -14,7 +16,6 @@ from segue.api.chat import Client
 from segue.api.deps import BranchId, Caller, IdentityDep, MessageId, Ops, OriginDep, Parts, SessionId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Page, Paged
-from segue.db.rows import OWNER_LOCK
 from segue.domain import session as domain
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
@@ -23,6 +24,7 @@ from segue.domain.recording import RecordedSettings, Recording, recording_text
 from segue.domain.session import Message, Session, UnreadableMessage, UnreadableSession
 from segue.events import user_feed
 from segue.history.export import as_markdown, load_conversation, make_recording
+from segue.history.fork_and_import import Said, import_history
 from segue.memory import fact_store, history, session_store
 from segue.memory.session_search import SearchPosition, search_sessions
 from segue.memory.short_term import ShortTermMemory
@@ -69,24 +71,41 @@ class SessionMemory:
 async def create_session(client: Client, body: schemas.NewSession = PLAIN) -> Session:
     """Creates a session. A request sent again with its Idempotency-Key gets the same session, whatever its body."""
     client.services.agents.check(body.agent, client.caller, client.origin.groups, status=422)
-    return await make_session(client, body)
+    return await session_of_key(client, body)
 
 
-async def make_session(client: Client, wishes: schemas.NewSession) -> Session:
+async def session_of_key(client: Client, wishes: schemas.NewSession) -> Session:
     """Returns the session that the request's Idempotency-Key has made, or makes one."""
-    services, caller, database = client.services, client.caller, client.services.database
-    given = {name: getattr(wishes, name) for name in ("title", "agent", "language", "metadata")}
-    given["time_zone"] = wishes.time_zone or services.settings.session_time_zone
-    name = f"once:{client.idempotency_key}" if client.idempotency_key else None
-    async with database.transaction() if name else database.autocommit() as connection:
-        if name:  # two requests with one key come one after the other
-            await connection.execute(OWNER_LOCK, {"of_owner": f"{name} of {caller}"})
-            if (existing := await session_store.find_named(connection, caller, name)) is not None:
-                return existing
-        session = await session_store.create_session(connection, caller, now=services.clock(), **given)
-        if name:
-            await session_store.name_session(connection, caller, name, session.id)
-    services.events.tell(caller, user_feed.session_event("session_created", session))
+    given = {name: getattr(wishes, name) for name in ("title", "agent", "language", "metadata", "time_zone")}
+    if (key := client.idempotency_key) is None:
+        return await make_session(client, {}, **given)
+    while (found := await client.services.read(session_store.find_named, client.caller, f"once:{key}")) is None:
+        with suppress(NameTaken):  # by the same request, just now
+            return await make_session(client, {f"once:{key}": None}, **given)
+    return found
+
+
+class NameTaken(Exception):
+    """Another session of the caller's has the name. Another request may just have given it to its own."""
+
+
+async def make_session(
+    client: Client, names: Mapping[str, str | None], *, said: Sequence[Said] = (), key: str = "", **given: Any
+) -> Session:
+    """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
+    its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
+    """
+    database, caller, now = client.services.database, client.caller, client.services.clock()
+    given = {"title": None, "metadata": {}, **given}
+    given["time_zone"] = given.get("time_zone") or client.services.settings.session_time_zone
+    async with database.transaction() if names else database.autocommit() as connection:
+        session = await session_store.create_session(connection, caller, now=now, **given)
+        for name, before in names.items():
+            if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):
+                raise NameTaken
+        if said:
+            await import_history(connection, session.id, said, key=key, now=client.services.clock())
+    client.services.events.tell(caller, user_feed.session_event("session_created", session))
     return session
 
 

@@ -20,7 +20,7 @@ from segue.domain import tool as domain
 from segue.domain.errors import InvalidRequest, NotFound, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity
-from segue.domain.ids import id_pattern, is_id
+from segue.domain.ids import id_pattern
 from segue.domain.receipt import ChainHead, Receipt
 from segue.domain.redaction import without_secret_texts
 from segue.domain.tool import CallStatus, ToolCall, ToolOverview, ToolState, ToolStatus, UnreadableCall
@@ -193,8 +193,6 @@ async def reset_fleet_tool_states(services: Parts, operator: Ops, body: schemas.
     specs = services.tools.specs(body.tool_name)
     owner = None
     if body.session_id is not None:
-        if not is_id("ses", body.session_id):
-            raise NotFound("session")
         owner = await services.read(owner_of, body.session_id)
     async with services.database.transaction() as connection:
         session_id, tool, details = body.session_id, body.tool_name, {"scope": body.scope}

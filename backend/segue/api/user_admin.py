@@ -172,9 +172,8 @@ class OpsUser:
 @router.get("", responses=problems("forbidden"))
 async def list_all_users(services: Parts, _: Ops, paging: Paged) -> Page[OpsUser]:
     """Lists all users who have a session, a key, usage or limits. Ordered by name. Needs the scope `ops`."""
-    after = paging.after(BY_NAME)
     async with services.database.read_only() as connection:
-        found = await list_users(connection, after=after, limit=paging.limit + 1, now=services.clock())
+        found = await list_users(connection, **paging.behind(BY_NAME, "after"), now=services.clock())
         own = await load_limits(connection, [each.user for each in found])
     users = [OpsUser(each, _shown_limits(services, each.user, own.get(each.user, NO_OWN))) for each in found]
     return paging.page(users, lambda each: each.overview.user)

@@ -112,8 +112,7 @@ def _fits(filters: TurnFilter) -> Iterable[ColumnElement[bool]]:
 async def find_any(connection: Connection, turn_id: str) -> OpsTurn:
     """Raises NotFound for a turn that is in no session."""
     row = existing("turn", (await connection.execute(_turns().where(turns.c.id == turn_id))).one_or_none())
-    [turn] = await _with_tools(connection, [row])
-    return turn
+    return (await _with_tools(connection, [row]))[0]
 
 
 async def with_activity(cache: Cache, listed: Sequence[OpsTurn]) -> list[OpsTurn]:

@@ -15,7 +15,8 @@ from sqlalchemy import Row
 
 from segue.api.attachments import SentFile
 from segue.api.chat import Client
-from segue.api.doors.every_door import NameTaken, agent_of, find_session, make_session, say, with_agent
+from segue.api.doors.every_door import agent_of, find_session, say, with_agent
+from segue.api.sessions import NameTaken, make_session
 from segue.db.engine import Connection
 from segue.db.redis_keys import turn_heard_key
 from segue.domain.session import NO_OPTIONS, Message, Session, TurnKey, TurnOptions

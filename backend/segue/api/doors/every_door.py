@@ -14,14 +14,14 @@ from segue.api.attachments import SentFile, is_file, with_files
 from segue.api.chat import Client, ClientRequest
 from segue.api.deps import IdentityDep, Services
 from segue.api.schemas import Json
+from segue.api.sessions import NameTaken, make_session
 from segue.db.engine import Connection
+from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, NotFound, app_error, existing
 from segue.domain.identity import Identity, is_user, user_of_gateway
 from segue.domain.ids import is_id
 from segue.domain.plan import Button, Plan
 from segue.domain.session import NO_OPTIONS, Session, TurnKey, TurnOptions
-from segue.events import user_feed
-from segue.history.fork_and_import import Said, import_history
 from segue.memory import session_store
 from segue.tools.page_tools import OfferedTools, about_page, given_tools
 from segue.turns.admission import Admitted
@@ -37,10 +37,6 @@ CALL_ID: Final = re.compile(rf"{INTERRUPT_ID.pattern}:([1-9])(?::\w{{1,40}})?", 
 ClientId = Annotated[str, Field(min_length=1, max_length=MAX_CLIENT_ID_CHARS)]
 
 
-class NameTaken(Exception):
-    """Another session of the caller's has the name. Another request may just have given it to its own."""
-
-
 async def session_of_client(client: Client, client_id: str, *, agent: str | None = None) -> Session:
     """Returns the caller's session of this id, and makes one on first use. An id of ours is that session. `agent`
     answers in it from its next turn on; None leaves it its agent, a new one the default. Raises what `find_session`
@@ -50,7 +46,9 @@ async def session_of_client(client: Client, client_id: str, *, agent: str | None
         agent_of(client, agent)
     while (session := await find_session(client, client_id)) is None:
         with suppress(NameTaken):  # committed by now: it is found, unless it is deleted again
-            return await with_agent(client, await make_session(client, {client_id: None}, agent=agent), agent)
+            return await with_agent(
+                client, await make_session(client, {client_id: None}, agent=agent or DEFAULT_AGENT), agent
+            )
     return await with_agent(client, session, agent)
 
 
@@ -72,32 +70,6 @@ async def find_session(client: Client, client_id: str) -> Session | None:
     if not (0 < len(client_id) <= MAX_CLIENT_ID_CHARS and client_id.isprintable()):
         raise InvalidRequest(f"A conversation's id is one printable line of 1 to {MAX_CLIENT_ID_CHARS} characters.")
     return await client.services.read(session_store.find_named, client.caller, client_id)
-
-
-async def make_session(
-    client: Client,
-    names: Mapping[str, str | None],
-    *,
-    agent: str | None = None,
-    said: Sequence[Said] = (),
-    key: str = "",
-    metadata: Json | None = None,
-) -> Session:
-    """Makes a session with these names: of each, the id of the session that has it until now. With what was `said` as
-    its first turns, the last under the idempotency `key`. Raises NameTaken if another session has a name.
-    """
-    services, caller = client.services, client.caller
-    given: Json = {"title": None, "metadata": metadata or {}, **({"agent": agent} if agent is not None else {})}
-    async with services.database.transaction() as connection:
-        now, zone = services.clock(), services.settings.session_time_zone
-        session = await session_store.create_session(connection, caller, now=now, time_zone=zone, **given)
-        for name, before in names.items():
-            if not await session_store.name_session(connection, caller, name, session.id, instead_of=before):
-                raise NameTaken
-        if said:
-            await import_history(connection, session.id, said, key=key, now=services.clock())
-    services.events.tell(caller, user_feed.session_event("session_created", session))
-    return session
 
 
 async def with_agent(client: Client, session: Session, agent: str | None) -> Session:

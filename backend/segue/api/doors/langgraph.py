@@ -20,11 +20,12 @@ from segue.api.chat import Client
 from segue.api.deps import DoorRoute, TurnId, router_of
 from segue.api.doors import every_door
 from segue.api.doors import langgraph_frames as frames
-from segue.api.doors.every_door import MAX_CLIENT_ID_CHARS, ClientId, NameTaken, find_session, known_session
+from segue.api.doors.every_door import MAX_CLIENT_ID_CHARS, ClientId, find_session, known_session
 from segue.api.doors.langgraph_frames import RunParts, StreamMode, ThreadView, encode, thread_view
 from segue.api.event_streams import HEARTBEAT_S, EventStream, described_stream
 from segue.api.problems import OF_DECISIONS, OF_DOORS, invalid_part, problems
 from segue.api.schemas import Json, Metadata
+from segue.api.sessions import NameTaken, make_session
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, app_error
 from segue.domain.field_types import doc
@@ -305,7 +306,7 @@ async def create_thread(body: NewThread, client: Client) -> Response:
         agent = str(metadata.pop("graph_id", DEFAULT_AGENT))
         every_door.agent_of(client, agent)
         with suppress(NameTaken):  # by another request, just now
-            made = await every_door.make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
+            made = await make_session(client, {name: None} if name else {}, agent=agent, metadata=metadata)
     if made is None and body.if_exists != "do_nothing":
         raise app_error("session_exists")
     return _json((await _view(client, name or (made.id if made else ""))).as_thread())

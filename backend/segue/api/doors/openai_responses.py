@@ -24,7 +24,7 @@ from segue.api.doors.openai_request import ResponseBody, is_open_webui, response
 from segue.api.event_streams import MEDIA_TYPE, described_stream
 from segue.api.problems import OF_OPENAI, error_body, problems
 from segue.api.schemas import Body, Json, Metadata, NewSession
-from segue.api.sessions import make_session
+from segue.api.sessions import session_of_key
 from segue.domain.errors import AppError, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.ids import is_id
@@ -157,7 +157,7 @@ async def create_conversation(body: NewConversation, client: DoorClient) -> Json
     """Creates a session, for clients of OpenAI's Conversations API. The same Idempotency-Key gets the same session."""
     if body.items:
         raise openai_request.unsupported("items", "What was said before comes with the first `input`.")
-    return _conversation(await make_session(client, NewSession(metadata=body.metadata or {})))
+    return _conversation(await session_of_key(client, NewSession(metadata=body.metadata or {})))
 
 
 @router.get("/conversations/{conversation_id}")
