@@ -27,7 +27,7 @@ from tests.support.identity import new_key, speaking
 from tests.support.logs import awaiting, until
 from tests.support.mailbox import write_mailbox_config
 from tests.support.patience import PATIENCE_S
-from tests.support.plans import deletion, planned
+from tests.support.plans import Frozen, deletion, planned
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.receiver import SECRET, receiving
 from tests.support.service import Client, process, running
@@ -820,3 +820,22 @@ async def test_what_one_user_has_takes_no_room_of_another_and_no_promise_is_ende
 
 async def never_said(*_: str) -> bool:
     return False
+
+
+async def test_a_schedule_that_is_asked_for_again_with_its_key_is_the_same_one(
+    settings: Settings, provider: Provider
+) -> None:
+    provider.always(REPORT, says("Done."))
+    async with running(settings.model_copy(update={"schedules_per_user": 2}), clock=(clock := Frozen())) as client:
+        at = clock() + timedelta(minutes=5)
+        given: dict[str, Any] = {"message": REPORT, "new_session": True, "at": at.isoformat()}
+        create = partial(client.http.post, "/schedules", headers={"Idempotency-Key": "k-1"})
+        both = await asyncio.gather(create(json=given), create(json=given))
+        clock.now += timedelta(minutes=10)
+        again, other = await create(json=given), await create(json=given | {"message": "Report on nothing"})
+        unlike = await create(json=given | {"cron": NIGHTLY, "at": None}, headers={"Idempotency-Key": "k-2"})
+        listed = [each["id"] for each in (await client.get("/schedules"))["items"]]
+    assert [each.status_code for each in (*both, again, unlike)] == [201] * 4
+    assert {each.json()["id"] for each in (*both, again)} == {listed[1]}
+    assert listed[0] == unlike.json()["id"]
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")

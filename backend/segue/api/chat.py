@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from structlog.contextvars import bind_contextvars
 
 from segue.api import deps
@@ -14,6 +15,7 @@ from segue.api.problems import problems
 from segue.api.schemas import BY_SEQ, Answerer, ChatBody, Delivery, EditedMessage, NewFork, Page, Paged, id_position
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
+from segue.domain.ids import OF_BODY, OF_KEY, Prefix, digest_of_json
 from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnOptions, TurnStatus
 from segue.domain.tool import canonical_args
@@ -36,10 +38,16 @@ _POSITION = id_position("turn")
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedTurn:
-    """A turn that was accepted and whose answer the request does not wait for."""
+class BegunTurn:
+    """The turn that an event has begun."""
 
     turn_id: Annotated[str, doc("The id of the turn; begins with `turn_`.")]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedTurn(BegunTurn):
+    """A turn that was accepted and whose answer the request does not wait for."""
+
     status: Annotated[TurnStatus, doc("The status of the turn when the request was accepted.")]
     events_url: Annotated[str, doc("The path at which the turn's events can be followed.")]
 
@@ -85,6 +93,12 @@ class ClientRequest:
         key = once(self.idempotency_key, *fingerprint)
         streams = self._streams(how)
         return ChatRequest(message, once=key, stream=streams, origin=self.origin, options=options, **more)
+
+    def id_of(self, prefix: Prefix, body: BaseModel) -> str | None:
+        """Returns the id of what the request makes: if it is sent again, the same. None without an Idempotency-Key."""
+        asked = self.caller, self.idempotency_key, body.model_dump(mode="json", exclude_unset=True)
+        same = f"{prefix}_{digest_of_json(asked[:2])[:OF_KEY]}{digest_of_json(asked)[:OF_BODY]}"
+        return same if self.idempotency_key is not None else None
 
     async def accept(self, session_id: str, request: ChatRequest, how: Delivery) -> Response:
         return await self.answer(await self.services.turns.accept(self.caller, session_id, request), how)

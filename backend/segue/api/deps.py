@@ -193,7 +193,7 @@ PlanId = Annotated[str, Path(description="The id of a plan that `GET /approvals`
 ScheduleId = Annotated[str, Path(description="The id of one of the caller's schedules."), _id("sch", "schedule")]
 TriggerId = Annotated[str, Path(description="The id of a trigger."), _id("trg", "trigger")]
 MemoryId = Annotated[str, Path(description="The id of one of the caller's facts."), _id("mem", "memory")]
-_KEY_IS = "Made by the client. A request sent again with the same key and body is the same turn: nothing runs twice."
+_KEY_IS = "Made by the client. A request sent again with the same key and body is the same: nothing is done twice."
 _KEY_HEADER = Header(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$", description=_KEY_IS)
 IdempotencyKey = Annotated[str | None, _KEY_HEADER]
 

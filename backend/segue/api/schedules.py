@@ -1,6 +1,5 @@
 """Routes to schedules and triggers. A trigger's address needs no key, because its events are signed."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -8,7 +7,7 @@ from fastapi import Request
 from pydantic import Field, model_validator
 from structlog.contextvars import bind_contextvars
 
-from segue.api.chat import AcceptedTurn, accepted, check_length
+from segue.api.chat import AcceptedTurn, BegunTurn, Client, accepted, check_length
 from segue.api.deps import Caller, OriginDep, Parts, ScheduleId, Services, TriggerId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, MessageText, Moment, Name, Page, Paged, TimeZone, row_position
@@ -90,20 +89,18 @@ class ScheduleChanges(When):
     status: Annotated[Literal["active", "paused"] | None, doc("Times due while it is `paused` are skipped.")] = None
 
 
-@router.post("", status_code=201, responses=problems(*REFUSED, "schedule_not_found"))
-async def create_schedule(body: NewSchedule, services: Parts, caller: Caller, origin: OriginDep) -> Schedule:
+@router.post("", status_code=201, responses=problems(*REFUSED, "schedule_not_found", "idempotency_key_reused"))
+async def create_schedule(body: NewSchedule, client: Client) -> Schedule:
     """Creates a schedule. Each due time becomes one turn, while the user is away: a call that needs a yes waits."""
+    services, caller, origin = client.services, client.caller, client.origin
     check_place(services, caller, body, body.message, origin)
     _check_overlap(body.overlap, new_session=body.new_session)
     now, zone = services.clock(), await services.read(_zone_of, services, caller, body, body.session_id)
     rule = Rule(body.at, body.cron, body.rrule, zone, body.until, now)
-    first = await schedules.check_rule(rule, services.settings, now=now)
     given = body.model_dump(exclude={"new_session"}) | {"time_zone": zone, "starts_at": now, "made_by": "user"}
-    given["groups"] = list(origin.groups)
+    given |= {"groups": list(origin.groups), "id": client.id_of("sch", body)}
     async with services.database.transaction() as connection:
-        most = services.settings.schedules_per_user
-        schedule_id = await schedules.make_schedule(connection, caller, given, first=first, limit=most, now=now)
-        return await schedules.get_schedule(connection, caller, schedule_id)
+        return await schedules.make_schedule(connection, caller, given, rule, services.settings, now=now)
 
 
 @router.get("")
@@ -199,13 +196,6 @@ class TriggerChanges(Body):
 
     message: Annotated[ScheduledMessage | None, doc("The new message.")] = None
     status: Annotated[Literal["active", "paused"] | None, doc("A `paused` trigger refuses events.")] = None
-
-
-@dataclass(frozen=True, slots=True)
-class BegunTurn:
-    """The turn that an event has begun."""
-
-    turn_id: Annotated[str, doc("The id of the turn; begins with `turn_`.")]
 
 
 @triggers_router.post("", status_code=201, responses=problems(*REFUSED, "trigger_not_found", "trigger_key_missing"))

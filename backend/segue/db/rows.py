@@ -20,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.base import Executable
 from sqlalchemy.types import Interval, Text
 
+from segue.domain.errors import app_error
+from segue.domain.ids import OF_BODY
 from segue.domain.plan import Plan, UnreadablePlan, known_status
 from segue.log import log
 
@@ -149,6 +151,22 @@ def if_given(
 
 # Lets one transaction at a time count what an owner has, by what is counted and whose: `attachments of ada`.
 OWNER_LOCK: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
+
+
+async def made_before(connection: AsyncConnection, table: Table, owner: str, row_id: str | None) -> Row[Any] | None:
+    """Returns the owner's row of this id, if there is one, and keeps others from making it until the transaction ends.
+    Raises AppError `idempotency_key_reused` for a row of the same key and another body.
+    """
+    if row_id is None:
+        return None
+    await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
+    found = select(table).where(table.c.owner == owner, table.c.id.startswith(row_id[:-OF_BODY]))
+    made = (await connection.execute(found)).one_or_none()
+    if made is not None and made.id != row_id:
+        raise app_error("idempotency_key_reused")
+    return made
+
+
 LEASE: Final = bindparam("lease", type_=Interval)  # of a row that is claimed
 LEASED: Final = func.now() + LEASE
 

@@ -27,6 +27,7 @@ TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # that every provider tak
 NOT_IN_A_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_DEPTH: Final = 128  # of JSON: what this release stores is nested 64 levels and a few; orjson writes 254
 UNREADABLE: Final = object()  # stands for JSON that cannot be used: it is of no type that a reader takes
+OF_KEY, OF_BODY = 18, 8  # characters of an id that goes by an Idempotency-Key and by what was asked
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS = 64
 _counter = itertools.count()  # orders the ids that one process makes within one millisecond

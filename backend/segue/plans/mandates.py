@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from segue.db.engine import Connection
 from segue.db.models import grants, mandates
-from segue.db.rows import OWNER_LOCK, Position, if_given, newest_first, older_than, readable, reader
+from segue.db.rows import OWNER_LOCK, Position, if_given, made_before, newest_first, older_than, readable, reader
 from segue.domain.approval_rule import ArgumentPath, Bound, Given, Number, RuledCall, as_number, is_at, is_over
 from segue.domain.errors import InvalidRequest
 from segue.domain.field_types import doc
@@ -249,12 +249,9 @@ async def give(
     now: datetime,
     mandate_id: str | None = None,
 ) -> Row[Any]:
-    """Stores a mandate and returns its row, or the row of this id that the user has already. Raises InvalidRequest."""
-    mandate_id = mandate_id or new_id("man", now)
-    same = select(mandates).where(mandates.c.id == mandate_id, mandates.c.owner == owner)
-    given: Row[Any] | None = (await connection.execute(same)).one_or_none()
-    if given is not None:
-        return given
+    """Stores a mandate and returns its row, or the row of its id. Raises InvalidRequest, what `made_before` raises."""
+    if (made := await made_before(connection, mandates, owner, mandate_id)) is not None:
+        return made
     if tool.always_asks or tool.ephemeral:
         raise InvalidRequest(f"{tool.name} takes no mandate: it asks about each call, or never asks.")
     if terms.valid_until is not None and terms.valid_until <= now:
@@ -263,18 +260,14 @@ async def give(
     mine = select(func.count()).where(mandates.c.owner == owner, mandates.c.plan_id.is_(None))
     if (await connection.execute(mine)).scalar_one() >= MAX_OF_USER:
         raise InvalidRequest(f"A user may have {MAX_OF_USER} mandates. Revoke some first.")
-    row = {"id": mandate_id, "owner": owner, "tool": tool.name, "definition": definition_of(tool), "created_at": now}
+    row = {"id": mandate_id or new_id("man", now), "owner": owner, "tool": tool.name, "created_at": now}
     row |= {"unattended": terms.unattended, "valid_until": terms.valid_until, "time_zone": time_zone}
     if terms.scope != "user":
         row |= {"session_id": session_id} if terms.scope == "session" else {"agent": agent}
-    row |= {"most_total": terms.uses.total, "most_per_day": terms.uses.per_day}
-    if terms.sum is not None:
-        row |= {"sum_path": terms.sum.path, "most_sum": Decimal(str(terms.sum.max))}
+    row |= {"definition": definition_of(tool), "most_total": terms.uses.total, "most_per_day": terms.uses.per_day}
+    row |= {"sum_path": terms.sum.path, "most_sum": Decimal(str(terms.sum.max))} if terms.sum is not None else {}
     row["args"] = {path: bound.model_dump(exclude_none=True) for path, bound in terms.args.items()}
-    stored = insert(mandates).values(row).on_conflict_do_nothing(index_elements=[mandates.c.id]).returning(mandates)
-    given = (await connection.execute(stored)).one_or_none()
-    if given is None:
-        return (await connection.execute(same)).one()
+    given: Row[Any] = (await connection.execute(insert(mandates).values(row).returning(mandates))).one()
     await _tell(connection, "given", [given])
     return given
 

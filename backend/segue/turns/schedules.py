@@ -18,13 +18,12 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import rrulestr
-from sqlalchemy import ColumnElement, Row, Select, Table, case, delete, func, select, update
-from sqlalchemy.dialects.postgresql import insert as insert_once
+from sqlalchemy import ColumnElement, Row, Select, Table, case, delete, func, insert, select, update
 
 from segue.agent.prompts import TEXTS
 from segue.db.engine import Connection, Database
 from segue.db.models import schedules, turns
-from segue.db.rows import OWNER_LOCK, Position, claim_row, claiming, due_in, newest_first, older_than
+from segue.db.rows import OWNER_LOCK, Position, claim_row, claiming, due_in, made_before, newest_first, older_than
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, app_error, existing
 from segue.domain.field_types import doc
@@ -199,20 +198,23 @@ async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> da
 
 
 async def make_schedule(
-    connection: Connection, owner: str, columns: Mapping[str, Any], *, first: datetime, limit: int, now: datetime
-) -> str:
-    """Stores a schedule of these columns, which is due `first`. Returns its id. Raises NotFound for the session,
-    AppError `too_many_unattended` beyond `limit` that have not ended.
+    connection: Connection, owner: str, columns: Mapping[str, Any], rule: Rule, settings: TurnSettings, *, now: datetime
+) -> Schedule:
+    """Stores a schedule of these columns, or returns the one of their id that was made before. Raises NotFound for the
+    session, AppError `too_many_unattended`, `idempotency_key_reused`, and what `Rule.check` raises.
     """
+    if (made := await made_before(connection, schedules, owner, columns.get("id"))) is not None:
+        return await get_schedule(connection, owner, made.id)
+    first = await check_rule(rule, settings, now=now)
     if columns["session_id"] is not None:
         await check_session(connection, owner, columns["session_id"])
     is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
     await connection.execute(delete(schedules).where(schedules.c.owner == owner, ~_GOES_ON, is_old))
-    await check_another(connection, owner, limit=limit)
-    due = {"id": new_id("sch", now), "status": "active", "next_at": first, "look_at": first}
-    statement = insert_once(schedules).values({**due, **columns, "owner": owner, "created_at": func.now()})
-    await connection.execute(statement.on_conflict_do_nothing())  # a promise that is made again has its id
-    return str({**due, **columns}["id"])
+    await check_another(connection, owner, limit=settings.schedules_per_user)
+    schedule_id = columns.get("id") or new_id("sch", now)
+    due = {"id": schedule_id, "status": "active", "next_at": first, "look_at": first, "created_at": func.now()}
+    await connection.execute(insert(schedules).values({**columns, **due, "owner": owner}))
+    return await get_schedule(connection, owner, schedule_id)
 
 
 async def check_another(connection: Connection, owner: str, *, limit: int) -> None:
@@ -432,14 +434,13 @@ class Promised:
         if not await self.says(context.owner, context.session_id, what, context.time_zone):
             return None
         rule = Rule(None if rrule else at, None, rrule, context.time_zone, until, at)
-        first = await check_rule(rule, self.settings, now=context.now)
         columns = asdict(rule) | {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
         columns |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
         columns |= {"session_id": context.session_id, "made_by": "promise"}
         async with self.database.transaction() as connection:
             columns["groups"] = list(await groups_of_last(connection, context.session_id))
-            limit, now = self.settings.schedules_per_user, context.now
-            return await make_schedule(connection, context.owner, columns, first=first, limit=limit, now=now), first
+            made = await make_schedule(connection, context.owner, columns, rule, self.settings, now=context.now)
+        return made.id, made.next_at or at
 
     async def end(self, context: ToolContext, promise_id: str) -> bool:
         is_it = (schedules.c.id == promise_id, schedules.c.owner == context.owner, schedules.c.made_by == "promise")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from segue import ProposedCall, ToolContext, tool
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.errors import InvalidRequest
+from segue.domain.ids import new_id
 from segue.domain.tool import ToolSpec
 from segue.plans import mandates
 from segue.plans.mandates import MandateSpent, Terms, Use
@@ -282,6 +284,15 @@ async def test_a_mandate_that_cannot_be_is_refused(client: Client, clock: Frozen
     assert (await client.get("/mandates"))["items"] == []
 
 
+async def test_a_mandate_that_is_given_again_with_its_key_is_the_same_one(client: Client) -> None:
+    give = partial(client.http.post, "/mandates", headers={"Idempotency-Key": "k-1"})
+    terms = {"tool": "pay", "scope": "user", "args": ANYTHING}
+    first, again = await asyncio.gather(give(json=terms), give(json=terms))
+    other = await give(json=terms | {"unattended": True})
+    assert first.json() == again.json() == await only(client)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+
+
 async def test_a_proposal_that_is_carried_out_again_is_the_mandate_that_it_was_also_at_the_bound(
     database_url: str, clock: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,15 +300,17 @@ async def test_a_proposal_that_is_carried_out_again_is_the_mandate_that_it_was_a
     spec, until = ToolSpec("pay", "Pays somebody.", {}, effect="destructive"), clock.now + timedelta(days=1)
     terms = Terms.model_validate({"tool": "pay", "scope": "user", "valid_until": until})
     database = Database(database_url)
-    rows = []
+    rows, first_id = [], new_id("man", clock.now)
     for now in (clock.now, until):
-        of: Any = {"session_id": None, "agent": None, "time_zone": "UTC", "mandate_id": "man_1"}
+        of: Any = {"session_id": None, "agent": None, "time_zone": "UTC", "mandate_id": first_id}
         async with database.transaction() as connection:
             rows.append(await mandates.give(connection, "ada", terms, spec, now=now, **of))
     assert rows[0] == rows[1]
     async with database.transaction() as connection:
         with pytest.raises(InvalidRequest, match="Revoke some first"):
-            await mandates.give(connection, "ada", terms, spec, now=clock.now, **{**of, "mandate_id": "man_2"})
+            await mandates.give(
+                connection, "ada", terms, spec, now=clock.now, **{**of, "mandate_id": new_id("man", clock.now)}
+            )
     await database.close()
 
 
