@@ -267,6 +267,12 @@ WAITS_IN_WORDS = {
     "days": ({"message": "Try again in 99999999h."}, {}, 10.0**9),
     "none": ({"message": "Too many requests: try again in a while"}, {}, None),
     "not JSON": ("Slow down, try again in 1 minute", {}, 60.0),
+    "a field of the error": ({"message": "Slow down.", "retry_after": 34}, {}, 34.0),
+    "a field of its metadata": ({"message": "No.", "metadata": {"retry_after_seconds": "2.5"}}, {}, 2.5),
+    "a field in milliseconds": ({"message": "No.", "retryAfterMs": 1500}, {}, 1.5),
+    "a header in the error": ({"message": "No.", "metadata": {"headers": {"Retry-After": "9"}}}, {}, 9.0),
+    "a date in the error": ({"message": "No.", "retry_after": "2026-11-22T10:00:00Z"}, {}, None),
+    "no JSON, behind a router": ({"message": "No.", "metadata": {"raw": 'data: {"retryDelay": "34s"}'}}, {}, 34.0),
 }
 
 
@@ -283,6 +289,26 @@ def test_the_time_that_an_error_asks_for_is_waited_at_least_and_none_is_shorter_
         waits = failure_of(refused, attempt=attempt, chance=chance, **named).delay_s  # type: ignore[arg-type]
         ours = 2**attempt * (0.25 + 0.25 * chance)
         assert waits == pytest.approx(max(ours, (seconds or 0) * (1 + chance / 8)))
+
+
+def test_a_wait_beside_the_error_is_read() -> None:
+    assert (
+        RefusalReader(()).refused(429, {"error": {"message": "Slow down."}, "retry_after": 34}, {}).retry_after_s
+        == 34.0
+    )
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("place", ["headers", "error"])
+def test_the_end_of_a_rate_limit_is_waited_for_if_no_wait_is_named(status: int, place: str) -> None:
+    told = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": f"{NOW.timestamp() + A_DAY:.3f}".replace(".", "")}
+    error = {"code": status, "message": "Rate limit exceeded: free-models-per-min."}
+    said, headers = (error, told) if place == "headers" else ({**error, "metadata": {"headers": told}}, {})
+    refused = RefusalReader(()).refused(status, {"error": said}, headers)
+    is_asked = status == 429 or place == "error"  # many send the header with each of their answers
+    assert refused.retry_after_s == (pytest.approx(A_DAY, abs=3600) if is_asked else None)
+    if place == "headers":
+        assert RefusalReader(()).refused(status, {"error": said}, {**told, "retry-after": "7"}).retry_after_s == 7.0
 
 
 @pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"retry-after-ms": "1"}, {}], ids=["zero", "one", "none"])

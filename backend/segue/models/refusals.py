@@ -4,6 +4,7 @@ redacts and bounds every text of the provider's before anything else sees it. Ca
 
 import re
 import ssl
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,10 +32,15 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 MAX_MESSAGE_CHARS: Final = 500
 
 _MESSAGES = ("message", "detail", "msg")
-# A wait in an error's words, as Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", and its parts.
+# A wait in an error: Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", a number of seconds or
+# milliseconds, and OpenRouter's time at which a limit ends, in milliseconds since 1970. Then the parts of the first.
 _WAIT = re.compile(
-    r'(?:"retryDelay": ?"|\b(?:try again|retry) (?:in|after) )((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]+[, ]*)+)', re.IGNORECASE
+    r"(?:retryDelay\W{1,6}|\b(?:try again|retry) (?:in|after) )((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]+[, ]*)+)", re.IGNORECASE
 )
+_WAIT_NUMBER = re.compile(
+    r"\bretry[_-]?after(?:_?(ms)|_?s[a-z]*)?\W{1,6}(\d{1,9}(?:\.\d{1,9})?)(?![\w:-])", re.IGNORECASE
+)
+_RESET = re.compile(r"\bx-ratelimit-reset\W{1,6}(\d{13})\b", re.IGNORECASE)
 _DURATION = re.compile(r"([\d.]+) ?(ms|milli|[hms])", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -255,7 +261,10 @@ class RefusalReader:
         answer = error_in(content) or content
         error = _behind_a_router(answer)
         details = error if isinstance(error, dict) else {}
-        waits = [each for each in (retry_after_s(headers), _wait_in(error)) if each is not None]
+        asked_s = retry_after_s(headers)
+        is_limit = status == 429 and asked_s is None  # noqa: PLR2004 (HTTP)
+        said = [{"x-ratelimit-reset": headers.get("x-ratelimit-reset") if is_limit else None}, error, content]
+        waits = [each for each in (asked_s, _wait_in(said)) if each is not None]
         message = next((details[name] for name in _MESSAGES if details.get(name)), error)
         if status == 404 and "items are not persisted" in str(message).lower():  # noqa: PLR2004 (HTTP)
             status = 400  # of what was given back, not of the model
@@ -309,13 +318,17 @@ def _behind_a_router(error: Any) -> Any:
             return error
 
 
-def _wait_in(error: Any) -> float | None:
-    """Returns the wait in seconds that an error's own words ask for."""
+def _wait_in(said: Any) -> float | None:
+    """Returns the wait in seconds that an error's own words or fields ask for."""
     with suppress(RecursionError):
-        text = error if isinstance(error, str) else write_json(error).decode()
-        if found := _WAIT.search(text[: 16 * MAX_MESSAGE_CHARS]):
+        text = write_json(said).decode()[: 16 * MAX_MESSAGE_CHARS]
+        if found := _WAIT.search(text):
             parts = _DURATION.findall(found[1])
             return min(sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts), TOO_FAR)
+        if found := _WAIT_NUMBER.search(text):
+            return float(found[2]) * _SECONDS[(found[1] or "s").lower()]
+        if found := _RESET.search(text):
+            return max(int(found[1]) / 1000 - time.time(), 0.0)
     return None
 
 
