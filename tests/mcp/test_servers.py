@@ -463,6 +463,8 @@ async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configur
             tools = {tool.spec.name: tool.spec for tool in servers.tools()}
             with pytest.raises(ToolRetry, match="eml- and six digits"):
                 await call(servers, "loose")
+        left_out = {each.name: each.reason for each in servers.statuses()[0].left_out}
+    assert [left_out[name] for name in ("?", "no schema", "wordy")] == ["malformed or over 64 kB"] * 3
     assert "mcp_lire_le_courrier" in tools
     assert "mcp_loose" in tools
     assert tools["mcp_bare"].input_schema == {"type": "object"}

@@ -26,7 +26,7 @@ from segue.mcp.large_messages import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.status import LeftOut
 from segue.tools.input_schema import REFERENCES, InputSchema, UnfitSchema
-from segue.tools.normalize import UNKNOWN, Unread, clean
+from segue.tools.normalize import UNKNOWN, Unread, clean, clean_text
 from segue.tools.summaries import shortened
 from segue.tools.unknown_outcomes import read_check, unfit, with_call_id, without_argument
 
@@ -40,6 +40,7 @@ _MAX_LEFT_OUT: Final = 50
 _SDK_PREFIX = re.compile(r"^Error executing tool [^:\n]{1,128}: ")
 _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
+_MALFORMED: Final = "x-segue-malformed"  # there too
 _JOINERS: Final = "\u200c\u200d"
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _BLOCK: Final = TypeAdapter[mcp_types.ContentBlock](mcp_types.ContentBlock)
@@ -80,14 +81,15 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 
 
 def without_broken_tools(server: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Returns a `tools/list` result that the SDK accepts: it refuses the whole list for one malformed entry."""
+    """Returns a `tools/list` result that the SDK accepts: it refuses the whole list for one malformed entry.
+    `tools_of` leaves out what stands in the place of that.
+    """
     listed = result.get("tools")
     if not isinstance(listed, list):
         return result
     if len(listed) > MAX_TOOLS:
         log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=MAX_TOOLS)
-    kept = [_unchecked(fit) for tool in listed[:MAX_TOOLS] if (fit := _well_formed(server, tool)) is not None]
-    return {**result, "tools": kept}
+    return {**result, "tools": [_unchecked(_well_formed(tool)) for tool in listed[:MAX_TOOLS]]}
 
 
 def _unchecked(tool: dict[str, Any]) -> dict[str, Any]:
@@ -100,14 +102,12 @@ def _unchecked(tool: dict[str, Any]) -> dict[str, Any]:
     return {**tool, "outputSchema": None, "_meta": marked}
 
 
-def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
-    if not isinstance(tool, dict):
-        log.warning("mcp_tool_skipped", server=server, tool="?", reason="not an object")
-        return None
-    if isinstance(schema := tool.get("inputSchema"), dict):
-        tool = {**tool, "inputSchema": {"type": "object", **schema}}  # which some leave out, as it is always that
-    without_output = {key: value for key, value in tool.items() if key != "outputSchema"}
-    for candidate in (tool, without_output):
+def _well_formed(tool: object) -> dict[str, Any]:
+    said = tool if isinstance(tool, dict) else {}
+    if isinstance(schema := said.get("inputSchema"), dict):
+        said = {**said, "inputSchema": {"type": "object", **schema}}  # which some leave out, as it is always that
+    without_output = {key: value for key, value in said.items() if key != "outputSchema"}
+    for candidate in (said, without_output):
         written = to_json(candidate)
         if len(written) > MAX_TOOL_BYTES:
             continue
@@ -116,8 +116,8 @@ def _well_formed(server: str, tool: object) -> dict[str, Any] | None:
         except ValidationError:
             continue
         return clean(candidate) if b"\\u0000" in written else candidate  # Postgres takes no NUL
-    log.warning("mcp_tool_skipped", server=server, tool=str(tool.get("name"))[:64], reason="malformed or over 64 kB")
-    return None
+    name = clean_text(str(said.get("name", "?"))[:64])
+    return {"name": name, "inputSchema": {"type": "object"}, "_meta": {_MALFORMED: True}}
 
 
 def tools_of(
@@ -179,6 +179,8 @@ def _spec(
 ) -> ToolSpec:
     """Raises ValueError, which says why, for a tool that cannot be offered."""
     hints = tool.annotations
+    if (tool.meta or {}).get(_MALFORMED):
+        raise ValueError("malformed or over 64 kB")
     if tool.execution is not None and tool.execution.task_support == "required":
         raise ValueError("it runs as a task only (taskSupport: required), which Segue does not have")
     effect, effect_guessed = effect_of(tool.name, hints, config.unannotated)
