@@ -218,6 +218,7 @@ def test_ids_are_not_crowded_out_by_the_links_around_them() -> None:
         ({"sha": "9fceb02", "iCalUID": "a@b", "reference": "X1", "id_cliente": 5}, ["9fceb02", "X1", "a@b", "5"]),
         ({"editable": [{"编号": "甲一"}, {"رقم": 44}], "next_cursor": "eyJv"}, ["甲一", "44", "eyJv"]),
         ({"api_key": "sk-abc123def", "id_token": "abc1", "id": 5}, ["5"]),
+        ({"next_page_token": "CAUQAA", "nextToken": "p2", "access_token": "abc1", "token": "x"}, ["CAUQAA", "p2"]),
         ({"identity": "x", "valid": "y", "paid": 3, "keyboard": "z"}, []),
         (
             {"html_url": "https://a.test/b", "path": "/home/a.txt", "id": "last"},

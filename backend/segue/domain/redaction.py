@@ -14,6 +14,7 @@ _SECRET_KEY = re.compile(
     r"(?i:authorization|api[_-]?key|passw(?:or)?d|passphrase|secret|cookie|credential|private[_-]?key|(?:^|[_-])token$)"
     r"|[a-z]Token$"
 )
+_PLACE_KEY = re.compile(r"(?i)(?:page|next|continuation|sync)[_-]?token$")  # where a list goes on
 _ASSIGNED_HINTS = ("key", "passw", "passphrase", "secret", "token")
 _ASSIGNED = r"api[_-]?key|passw(?:or)?d|passphrase|secret|(?:access|auth|refresh|id)[_-]?token|token"
 _WELL_KNOWN = (
@@ -43,7 +44,7 @@ _ANY_HINT: Final = re.compile("|".join(sorted({re.escape(hint) for hints, _, _ i
 
 @lru_cache(maxsize=4096)
 def is_secret_key(name: str) -> bool:
-    return _SECRET_KEY.search(name) is not None
+    return _SECRET_KEY.search(name) is not None and _PLACE_KEY.search(name) is None
 
 
 def without_secrets(value: Any, known: Collection[str] = ()) -> Any:

@@ -24,7 +24,7 @@ _ID_WORDS = frozenset({
     "id", "ids", "uuid", "uuids", "guid", "uid", "uids", "number", "numbers", "key", "keys", "identifier",
     "identifiers", "sha", "sku", "slug", "ref", "refs", "reference", "references", "编号", "单号", "رقم",
 })  # fmt: skip
-_ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths", "cursor"})
+_ADDRESS_WORDS = frozenset({"url", "urls", "uri", "uris", "link", "links", "href", "path", "paths", "cursor", "token"})
 _FILE_WORDS = frozenset({"file", "files", "filename", "filenames", "filepath", "folder", "directory"})
 _FILE_NAME = re.compile(r"(?=[^\s@/\\.]*[^\W\d])[^\s@]{0,200}[^\s@/\\.]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _ID_IN_TEXT = re.compile(  # words need no spaces around them in every script, so an id ends where its own letters do
