@@ -58,7 +58,8 @@ def call(request: dict[str, Any]) -> dict[str, Any] | None:
     if name == "add_note":
         RESOURCES.append({"uri": "note://2", "name": "two"})
         send({"method": "notifications/resources/list_changed"})
-        return {"content": [{"type": "text", "text": "added"}]}
+        link = {"type": "resource_link", "uri": "note://draft", "name": "draft"}
+        return {"content": [{"type": "text", "text": "added"}, link]}
     for number in range(arguments["to"]):
         report(request, progress=number, total=arguments["to"], message=arguments.get("message"))
     return {"content": [{"type": "text", "text": "counted"}]}

@@ -13,7 +13,7 @@ from segue.domain.errors import AppError
 from segue.domain.tool import ToolRetry
 from segue.mcp.mcp_servers import McpServers
 from segue.tools.normalize import Unread
-from tests.support.mcp_peer import PROTOCOL, WHO, speaking_protocol, tool
+from tests.support.mcp_peer import PROTOCOL, WHO, Peer, connected, listening, said, speaking_protocol, tool
 from tests.support.provider import Provider, calls, says
 from tests.support.service import Client, running
 
@@ -60,6 +60,24 @@ async def test_what_is_listed_or_fits_a_template_can_be_read(ours: McpServers, u
 async def test_what_no_server_lists_is_not_asked_for(ours: McpServers, uri: str) -> None:
     with pytest.raises(ToolRetry, match="lists no resource"):
         await read(ours, uri)
+
+
+async def test_what_a_result_links_to_can_be_read_though_it_is_not_listed(tmp_path: Path) -> None:
+    async with speaking_protocol(tmp_path) as servers:
+        with pytest.raises(ToolRetry, match="lists no resource 'note://draft'"):
+            await read(servers, "note://draft")
+        await tool(servers, "add_note").run({}, WHO)
+        assert (await read(servers, "note://draft"))["text"] == "what stands at note://draft"
+        assert "note://draft" not in str(await listed(servers))
+
+
+async def test_a_server_that_lists_no_resources_may_link_to_some(tmp_path: Path) -> None:
+    link = {"type": "resource_link", "uri": "note://draft", "name": "draft"}
+    peer = Peer(lambda body: said(body, {"content": [link]}))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert {each.spec.name for each in servers.tools()} == {"mcp_look"}
+        await tool(servers, "look").run({}, WHO)
+        assert "mcp_read_resource" in {each.spec.name for each in servers.tools()}
 
 
 async def test_a_large_resource_is_read_apart_and_a_binary_one_is_kept_whole(ours: McpServers) -> None:

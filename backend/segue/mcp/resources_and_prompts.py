@@ -51,13 +51,14 @@ class Resources:
 
 
 class Offers:
-    """The offers of one server, over all its connections. `has_resources` says whether it listed any last."""
+    """The offers of one server, over all its connections. `has_resources`: it listed any last, or linked to some."""
 
     def __init__(self, server: str, ask: AskServer) -> None:
         self.has_resources = self.has_prompts = False
         self._server = server
         self._ask = ask
         self._resources: Resources | None = None
+        self._linked: dict[str, None] = {}  # addresses of resources, the newest last
         self._prompts: tuple[McpPrompt, ...] | None = None
         self._changes = 0
 
@@ -73,16 +74,22 @@ class Offers:
     async def look(self, client: Client) -> None:
         """Lists the resources if they are not known. A server that cannot list them now keeps its list."""
         if client.server_capabilities.resources is None:
-            self.has_resources = False
+            self.has_resources = bool(self._linked)
         elif self._resources is None:
             changes = self._changes
             with anyio.move_on_after(5.0), suppress(MCPError, ValidationError):
                 self._keep(await _list_resources(client), changes)
 
     def _keep(self, listed: Resources, changes: int) -> None:
-        self.has_resources = bool(listed.listed or listed.templates)
+        self.has_resources = bool(listed.listed or listed.templates or self._linked)
         if changes == self._changes:
             self._resources = listed
+
+    def note_links(self, result: mcp_types.CallToolResult) -> None:
+        """Notes the resources that a result links to: a server need not list them."""
+        links = [block.uri for block in result.content if isinstance(block, mcp_types.ResourceLink)]
+        self._linked = dict.fromkeys([*self._linked, *links][-_MAX_LISTED:])
+        self.has_resources = self.has_resources or bool(links)
 
     async def resources(self) -> Resources:
         if (kept := self._resources) is not None:
@@ -92,11 +99,11 @@ class Offers:
         return listed
 
     async def read(self, uri: str) -> object:
-        """Returns the content at an address that the server has listed. Raises ToolRetry for another."""
-        if len(uri) > MAX_URI_CHARS or not (await self.resources()).may_read(uri):
+        """Returns the content at an address that the server has listed or linked to. Raises ToolRetry for another."""
+        if len(uri) > MAX_URI_CHARS or not (uri in self._linked or (await self.resources()).may_read(uri)):
             raise ToolRetry(
-                f"{self._server} lists no resource {uri[:200]!r}, nor a template that it fits. "
-                "mcp_list_resources lists those there are."
+                f"{self._server} lists no resource {uri[:200]!r}, nor a template that it fits. mcp_list_resources "
+                "lists those there are. If an earlier result has linked to it, call that tool again."
             )
         return _value_of(await self._ask("resources/read", lambda client: client.session.read_resource(uri)))
 

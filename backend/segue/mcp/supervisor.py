@@ -187,6 +187,7 @@ class Supervisor:
                 raise
             log.info("mcp_call_repeated", server=self.name, tool=name)
             result = await self._ask(name, request, report)
+        self.offers.note_links(result)
         return value_of(result, wrapped=wrapped)
 
     async def ask(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned:

@@ -135,8 +135,8 @@ def tools_of(
         room -= len(to_json([tool.description, tool.input_schema]))
         if room < 0:
             log.warning("mcp_tools_cut", server=server, announced=len(listed), kept=len(tools))
-            cut = LeftOut(_visible(tool.name)[:64], "with it, and all after it, the list is over 2 MB")
-            return _with_fit_checks(server, tools), [cut, *left_out][:_MAX_LEFT_OUT]
+            left_out.insert(0, LeftOut(_visible(tool.name)[:64], "with it, and all after it, the list is over 2 MB"))
+            break
         try:
             spec = _spec(server, config, tool, timeout_s, named)
         except ValueError as unfit:

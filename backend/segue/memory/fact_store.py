@@ -18,7 +18,7 @@ from sqlalchemy.types import UserDefinedType
 from segue.db.engine import Connection
 from segue.db.models import memories
 from segue.db.rows import Position, if_given, newest_first, note_unreadable, older_than, oldest_first
-from segue.domain.errors import NotFound, app_error, existing
+from segue.domain.errors import app_error, existing
 from segue.domain.ids import new_id
 from segue.domain.session import Memory, MemoryKind, NewFact, UnreadableMemory
 from segue.memory.fact_cues import index_words, split_words
@@ -120,11 +120,9 @@ async def change_fact(
     # an UPDATE that changes nothing would not be one
     changed = sa.update(memories).where(*is_it).values(changes or {"kind": memories.c.kind}).returning(*_SHOWN)
     try:
-        row = (await connection.execute(changed)).one_or_none()
+        row = existing("memory", (await connection.execute(changed)).one_or_none())
     except IntegrityError as error:  # one current fact of the same words is a unique index
         raise app_error("memory_exists") from error
-    if row is None:
-        raise NotFound("memory")
     return _memory(row)
 
 

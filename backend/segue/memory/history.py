@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, Final, Literal, get_args
 
 import orjson
@@ -161,14 +161,9 @@ async def load_window(
     """
     bounds = {"at_session": turn.session_id, "after": after, "up_to": turn.turn_seq, "at_most": limit}
     newest_first = (await connection.execute(_WINDOW, {**bounds, "made_by": list(made_by)})).mappings().all()
-    ids: list[str] = []
-    for row in newest_first:
-        size = row["opaque_bytes"] or 0
-        opaque_bytes -= size
-        if opaque_bytes < 0:
-            break
-        if size:
-            ids.append(row["id"])
+    sizes = [row["opaque_bytes"] or 0 for row in newest_first]
+    these = zip(newest_first, sizes, accumulate(sizes), strict=True)
+    ids = [row["id"] for row, size, so_far in these if size and so_far <= opaque_bytes]
     opaque: dict[str, Mapping[str, Any]] = {}
     if ids:
         kept = sa.select(messages.c.id, messages.c.opaque).where(messages.c.id.in_(ids))

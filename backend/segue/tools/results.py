@@ -5,7 +5,7 @@ after. Payloads expire (`retention.py`), rows stay. Clients read by owner, turns
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from anyio import to_thread
@@ -80,7 +80,7 @@ async def finish_call(
 ) -> tuple[ToolCall, Reference]:
     """Records the outcome of a call once, or that of one that `was` unknown: a second one for the same call raises."""
     payload = outcome.payload
-    stored, until = payload.size_bytes > 0, settings.result_expires_at(now)
+    stored, until = payload.size_bytes > 0, now + timedelta(days=settings.tool_result_ttl_days)
     shown = text_in(payload.shown) or payload.shown_text if stored else outcome.error or ""
     values = {
         **{name: getattr(outcome, name) for name in ("status", "error", "duration_ms", "settled_by")},

@@ -43,7 +43,6 @@ MAX_SUBJECTS = 2
 MAX_BESIDE_CHARS = 200
 MAX_KEYS_READ = 20
 MAX_FACTS = 6
-_is_secret = lru_cache(maxsize=4096)(is_secret_key)
 _NAMES = ("subject", "title", "name", "summary", "label", "url", "id")
 _TITLES = ("title", "subject", "name")
 _PAGES = ("url", "link", "href")
@@ -136,7 +135,7 @@ def _leaves(key: str | None, value: Any) -> Iterator[tuple[str | None, Any]]:
 
 
 def _candidates(key: str | None, leaf: Any) -> Iterator[tuple[int, str]]:
-    if isinstance(leaf, bool) or not isinstance(leaf, str | int) or (key and _is_secret(key[:MAX_KEY_CHARS])):
+    if isinstance(leaf, bool) or not isinstance(leaf, str | int) or (key and is_secret_key(key[:MAX_KEY_CHARS])):
         return
     kind = kind_of_key(key) if key and len(key) <= MAX_KEY_CHARS else None
     if kind is not None:

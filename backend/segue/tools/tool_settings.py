@@ -1,6 +1,5 @@
 """The settings of tools: their timeouts, how much of their results is kept, when they have failed, which exist."""
 
-from datetime import datetime, timedelta
 from typing import Literal, Self
 
 from pydantic import BaseModel, SecretStr, model_validator
@@ -45,6 +44,3 @@ class ToolSettings(BaseModel, frozen=True, defer_build=True):
     def fresh_result_bytes(self) -> int:
         """Returns the bytes of a result that the model is shown in the turn that made it."""
         return self.tool_result_inline_bytes * 10
-
-    def result_expires_at(self, now: datetime) -> datetime:
-        return now + timedelta(days=self.tool_result_ttl_days)

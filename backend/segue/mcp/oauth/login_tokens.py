@@ -174,7 +174,8 @@ class Grants:
         await self._change(statement.on_conflict_do_update(index_elements=["owner", "server"], set_=changed))
 
     def _kept(self, grant: LoginGrant, got: OAuthToken) -> dict[str, Any]:
-        sealed, expires_at = self._seal.seal(grant), _until(got)
+        lasts_s, sealed = got.expires_in, self._seal.seal(grant)
+        expires_at = None if lasts_s is None else func.now() + timedelta(seconds=min(max(lasts_s, 0), _LONGEST_S))
         return {"sealed": sealed, "scope": got.scope, "expires_at": expires_at, "refreshing_until": None}
 
     async def end(self, owner: str, server: str) -> bool:
@@ -283,11 +284,6 @@ class Grants:
 
 def _as_read(row: LoginRow) -> list[ColumnElement[bool]]:
     return [mcp_logins.c[name] == getattr(row, name) for name in ("owner", "server", "id", "version")]
-
-
-def _until(got: OAuthToken) -> Any:
-    """Returns when its token expires, None if that is not said."""
-    return None if got.expires_in is None else func.now() + timedelta(seconds=min(max(got.expires_in, 0), _LONGEST_S))
 
 
 async def reseal(connection: Connection, seal: Seal, table: Table) -> int:

@@ -17,6 +17,7 @@ MAX_OPAQUE_BYTES: Final = 64_000
 _FIELDS: Final = load_toml("completions.toml", package="segue.models.providers")
 MESSAGE_FIELDS, CALL_FIELDS = frozenset(_FIELDS["message"]), frozenset(_FIELDS["call"])
 REASONING_FIELDS: Final[Sequence[str]] = _FIELDS["reasoning"]
+_STOPPED: Final[Mapping[str, str]] = {said: reason for reason, named in _FIELDS["stopped"].items() for said in named}
 
 
 def image_in(part: Any) -> str | None:
@@ -32,8 +33,7 @@ def image_in(part: Any) -> str | None:
 
 def why_ended(reason: object) -> str:
     """Returns why an answer ended, as OpenAI says it; a reason that is not known as it came."""
-    known: str = _FIELDS["stopped"].get(str(reason).partition(":")[0].lower(), str(reason))
-    return known
+    return _STOPPED.get(str(reason).partition(":")[0].lower(), str(reason))
 
 
 def foreign_fields(part: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
