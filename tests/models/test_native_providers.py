@@ -398,6 +398,13 @@ async def test_a_stream_may_begin_with_the_mark_of_a_byte_order(
     assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
 
 
+async def test_comments_in_a_stream_are_no_part_of_its_answer(model: ChatModel, api: NativeApi, native: Native) -> None:
+    written = (event(body, body.get("type")) for body in bodies_of(native.protocol))
+    commented = "".join(f": PING\n\n{each.replace('data: ', 'data:')}" for each in written)
+    api.will(Response(f"{commented}: PING\n\n", media_type="text/event-stream"))
+    assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
+
+
 SIGNS_OF_LIFE = {
     messages_api: event({"type": "ping"}, "ping"),
     responses_api: event({"type": "keepalive", "sequence_number": 3}, "keepalive"),
