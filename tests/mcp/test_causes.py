@@ -179,7 +179,13 @@ async def test_of_a_call_whose_answer_cannot_be_read_it_is_unknown_what_it_did(
         await _assert_unknown(port, tmp_path)
 
 
-@pytest.mark.parametrize("result", [{"content": None}, {}, {"content": [], "_meta": 5}], ids=["null", "none", "meta"])
+async def test_a_result_whose_content_is_null_says_nothing_and_is_one(tmp_path: Path) -> None:
+    peer = sick(lambda body: said(body, {"content": None}))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await call(servers, "stamp") is None
+
+
+@pytest.mark.parametrize("result", [{}, {"content": [], "_meta": 5}], ids=["none", "meta"])
 async def test_of_a_call_whose_answer_breaks_the_protocol_it_is_unknown_what_it_did(
     result: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -77,6 +77,17 @@ async def test_a_redirect_to_another_origin_is_not_followed_and_gets_no_header(s
     assert elsewhere.headers == []
 
 
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_text_that_was_cut_within_a_character_is_read(tmp_path: Path, kind: str) -> None:
+    def answer(body: Any) -> Response:
+        result = {"content": [{"type": "text", "text": "\ud83d"}]}
+        written = json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": result})
+        return Response(written if kind == "application/json" else f"data: {written}\n\n", media_type=kind)
+
+    async with listening(Peer(answer)) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        assert await call(servers, "look") == "\ufffd"
+
+
 class OlderPeer(Peer):
     """A server of 2024-11-05: it streams what it answers, and takes messages at an address that the stream names."""
 

@@ -457,6 +457,13 @@ async def test_a_pattern_that_results_are_declared_by_holds_nothing_up(configure
             assert await call(servers, "match") == {"text": "a" * 27 + "!"}
 
 
+@pytest.mark.parametrize("size", [100, 400_000], ids=["small", "large"])
+async def test_a_text_that_was_cut_within_a_character_is_read(configure: Configure, size: int) -> None:
+    async with McpServers(configure(odd=ODD), start_timeout_s=PATIENCE_S) as servers:
+        found: Any = await call(servers, "large", size=size, piece=json.dumps("\U0001f600 \\ud83d \ud83d"))
+    assert set(found["result"]) == {"\U0001f600 \\ud83d \ufffd"}
+
+
 async def test_odd_tools_are_skipped_and_the_rest_is_bounded(configure: Configure) -> None:
     with capture_logs() as logs:
         async with McpServers(configure(odd=ODD), start_timeout_s=PATIENCE_S) as servers:

@@ -16,7 +16,7 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 
 from segue.domain.ids import utc_now
 from segue.domain.tool import ToolRetry
-from segue.mcp.large_messages import packed_message
+from segue.mcp.large_messages import packed_message, with_whole_characters
 from segue.tools.child_process import LARGE, READ_S, TooMuch, in_child_process
 from segue.tools.tool_health import TO_THE_SECOND, ServerAway
 
@@ -189,7 +189,7 @@ class Budget:
 async def light(message: bytes) -> bytes:
     """Returns a message that is read in a moment. Raises McpServerGone if that cannot be had."""
     if len(message) <= LARGE:
-        return message
+        return with_whole_characters(message)
     try:
         return await in_child_process(packed_message, message, deadline_s=READ_S)
     except TooMuch as error:
@@ -214,7 +214,7 @@ async def light_body(body: AsyncIterator[bytes], budget: Budget, *, is_stream: b
 
 async def _light_events(events: bytes) -> bytes:
     if len(events) <= LARGE:
-        return events
+        return with_whole_characters(events)
     light_ones = []
     for event in filter(None, _EVENT_END.split(events)):
         lines = event.splitlines()

@@ -1,5 +1,6 @@
 """Makes a large message of an MCP server one that is read in a moment. It runs in a child process, which imports it."""
 
+import re
 import zlib
 from base64 import b64decode, b64encode
 from typing import Any, Final
@@ -14,12 +15,22 @@ MAX_TOOL_BYTES: Final = 64 * 1024
 UNREAD: Final = "segue.unread"
 _OF_A_RESOURCE: Final = ("resultType", "cacheScope", "ttlMs")
 _OF_A_RESULT: Final = ("content", "structuredContent", "isError")
+_ESCAPES: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+
+
+def with_whole_characters(message: bytes) -> bytes:
+    """Returns JSON without escaped halves of characters, where JavaScript has cut a text: no reader here takes them."""
+    if b"\\ud" not in message and b"\\uD" not in message:
+        return message
+    return _ESCAPES.sub(lambda escape: b"\\ufffd" if escape["half"] else escape[0], message)
 
 
 def packed_message(message: bytes) -> bytes:
     """Returns b"" for a message that is no JSON, or cannot be made light."""
     try:
-        read: Any = orjson.loads(message)
+        read: Any = orjson.loads(with_whole_characters(message))
     except orjson.JSONDecodeError:
         return b""
     result: Any = read.get("result") if isinstance(read, dict) else None

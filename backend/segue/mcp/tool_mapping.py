@@ -61,7 +61,7 @@ def readable_result(result: dict[str, Any]) -> dict[str, Any]:
     if content := said.get("content"):
         said["content"] = list(map(_readable_block, content if isinstance(content, list) else [content]))
     if isinstance(value := said.get("structuredContent", {}), dict):
-        return {"content": [], **said} if value else said
+        return {"content": [], **said} if value or "content" in result else said
     text = json.dumps(said.pop("structuredContent"), ensure_ascii=False)
     return said | {"content": said.get("content") or [{"type": "text", "text": text}]}
 

@@ -31,6 +31,7 @@ BROKEN: Final = (httpx2.RequestError, ssl.SSLError, anyio.EndOfStream)  # what a
 MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 MAX_MESSAGE_CHARS: Final = 500
 
+_STATUSES: Final = {name: int(status) for status, names in TABLE["status"].items() for name in names}
 _MESSAGES = ("message", "detail", "msg")
 # A wait in an error: Gemini's `"retryDelay":"3.2s"` and everybody's "try again in 1m2.5s", a number of seconds or
 # milliseconds, and OpenRouter's time at which a limit ends, in milliseconds since 1970. Then the parts of the first.
@@ -338,7 +339,7 @@ def _status_of(error: Any, otherwise: int = 500) -> int:
     for name in ("code", "status", "status_code", "type"):
         value = error.get(name)
         if isinstance(value, str):
-            value = int(value) if value.isdecimal() and len(value) == 3 else TABLE["status"].get(value.lower())  # noqa: PLR2004 (HTTP)
+            value = int(value) if value.isdecimal() and len(value) == 3 else _STATUSES.get(value.lower())  # noqa: PLR2004 (HTTP)
         if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004 (the same)
             return value
     return otherwise
