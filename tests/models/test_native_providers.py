@@ -398,6 +398,21 @@ async def test_a_stream_may_begin_with_the_mark_of_a_byte_order(
     assert (await model.reply(ASKED, listener=SILENT)).text == "It is noon."
 
 
+@pytest.mark.parametrize("native", [NATIVE["gemini"]], ids=["gemini"], indirect=True)
+@pytest.mark.parametrize(("status", "again"), [(400, False), (429, True), (503, True)])
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "first"])
+async def test_an_error_within_a_stream_of_gemini_is_a_refusal(
+    settings_of: Settings, api: NativeApi, status: int, *, again: bool, begun: bool
+) -> None:
+    refused = event({"error": {"code": status, "message": "No.", "status": "ODD"}})
+    api.will(as_events(*bodies_of(gemini_api)[:1] if begun else (), behind=refused))
+    async with AsyncExitStack() as stack:
+        settings = settings_of.model_copy(update={"llm_max_retries": 0})
+        model = await open_model(stack, settings, settings.llm_model, observe=unobserved, span=untraced)
+        error = await failure(model, as_stream=True)
+    assert (error.code, error.retryable, f"HTTP {status}." in error.detail) == ("model_unavailable", again, True)
+
+
 async def test_comments_in_a_stream_are_no_part_of_its_answer(model: ChatModel, api: NativeApi, native: Native) -> None:
     written = (event(body, body.get("type")) for body in bodies_of(native.protocol))
     commented = "".join(f": PING\n\n{each.replace('data: ', 'data:')}" for each in written)

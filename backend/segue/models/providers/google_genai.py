@@ -8,6 +8,7 @@ from typing import Any, Final
 import httpx2
 from google.genai.errors import APIError
 from langchain_google_genai import ChatGoogleGenerativeAI
+from langchain_google_genai.chat_models import ChatGoogleGenerativeAIError
 
 from segue.models.providers.endpoint import UNPACKED, ProviderOptions, events, guarded, with_live_key
 from segue.models.providers.langchain_model import AdaptedModel, Dialect
@@ -53,8 +54,11 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
             package_model,
             Dialect(
                 name="google_genai",
-                errors=(APIError,),
-                refusal=lambda error: refusals.within(error.details),  # that came within an answer
+                errors=(APIError, ChatGoogleGenerativeAIError),
+                # That came within an answer. The package wraps it, unless it is the server's fault.
+                refusal=lambda error: refusals.within(
+                    getattr(error, "details", getattr(error.__cause__, "details", None))
+                ),
                 finish_reason=_finish_reason,
                 choices={"required": "any", "none": "none"},
                 signatures="__gemini_function_call_thought_signatures__",
