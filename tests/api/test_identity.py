@@ -14,6 +14,7 @@ from segue import create_app
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.users.api_keys import CHECK_EVERY_S, list_keys, revoke_key
+from segue.users.audit import CLI
 from tests.support.identity import new_key, speaking
 from tests.support.logs import until
 from tests.support.provider import Provider, calls, says
@@ -89,7 +90,7 @@ async def test_a_revoked_key_is_refused_within_seconds_where_it_was_known_and_at
     assert (await asked_as(service, header)).status_code == 200
     async with database.transaction() as connection:
         [stored] = await list_keys(connection, "ada")
-        await revoke_key(connection, stored.id)
+        await revoke_key(connection, stored.id, by=CLI)
     async with running(guarded) as elsewhere:
         assert (await asked_as(elsewhere, header)).status_code == 401
 

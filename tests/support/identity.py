@@ -24,7 +24,9 @@ async def new_key(
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
     async with database.transaction() as connection:
-        made = await create_key(connection, user, scopes=scopes, groups=groups, roles=roles, name=None, now=utc_now())
+        made = await create_key(
+            connection, user, by=None, scopes=scopes, groups=groups, roles=roles, name=None, now=utc_now()
+        )
     await database.close()
     return made.secret
 

@@ -105,11 +105,9 @@ async def create_api_key(body: KeyToMake, services: Parts, _: KeysDep, ops: Ops)
     now = services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         raise InvalidRequest("`expires_at` has to be later than now.")
-    async with services.database.transaction() as connection:
-        scopes, until = body.scopes, body.expires_at
-        new_key = await create_key(connection, body.user, scopes=scopes, name=body.name, now=now, expires_at=until)
-        details = {"key_id": new_key.key.id, "user": body.user, "scopes": new_key.key.scopes}
-        await record_act(connection, ops, "create_key", details=details)
+    new_key = await services.database.transact(
+        create_key, body.user, by=ops, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at
+    )
     return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 
 
@@ -124,9 +122,7 @@ async def rotate_api_key(
     async with services.database.transaction() as connection:
         old = await lock_key(connection, key_id)
         _refuse_more_than(ops, old.identity)
-        new_key = await rotate_key(connection, old, overlap=overlap, now=now)
-        details = {"key_id": key_id, "user": old.owner, "by": new_key.key.id}
-        await record_act(connection, ops, "rotate_key", details=details)
+        new_key = await rotate_key(connection, old, by=ops, overlap=overlap, now=now)
     keys.forget(key_id)
     return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 
@@ -134,9 +130,7 @@ async def rotate_api_key(
 @keys_router.delete("/{key_id}", status_code=204, responses=REFUSED)
 async def revoke_api_key(key_id: KeyId, services: Parts, keys: KeysDep, operator: Ops) -> None:
     """Revokes an API key. Every process refuses it within a second. Needs the scope `ops`, and AUTH=api_key."""
-    async with services.database.transaction() as connection:
-        revoked = await revoke_key(connection, key_id)
-        await record_act(connection, operator, "revoke_key", details={"key_id": key_id, "user": revoked.owner})
+    await services.database.transact(revoke_key, key_id, by=operator)
     keys.forget(key_id)
 
 
@@ -234,13 +228,9 @@ async def _check_exists(services: Services, user: str) -> None:
 
 
 async def _set(services: Services, user: str, own: OwnLimits, operator: Ops) -> ShownLimits:
-    shown = _shown_limits(services, user, own)
-    async with services.database.transaction() as connection:
-        await set_limits(connection, user, own)
-        details = {"user": user, **shown.own.model_dump(exclude_none=True)}
-        await record_act(connection, operator, "set_user_limits", details=details)
+    await services.database.transact(set_limits, user, own, by=operator)
     await services.limits.look()
-    return shown
+    return _shown_limits(services, user, own)
 
 
 def _shown_limits(services: Services, user: str, own: OwnLimits) -> ShownLimits:

@@ -27,13 +27,13 @@ from sqlalchemy.exc import DBAPIError
 
 from segue import __version__
 from segue.around.embedded.server_urls import OpenStores, ServerUrls, open_clients
-from segue.around.store_commands import note, on_the_servers
+from segue.around.store_commands import note, on_the_servers, print_counts
 from segue.around.terminal import new_file, refusal
 from segue.config import Settings
 from segue.db.engine import Connection, Database
 from segue.db.migrations import MIGRATION_LOCK, missing_revisions, upgrade
 from segue.db.models import metadata
-from segue.db.postgres_server import REVISION
+from segue.db.postgres_server import current_revision
 from segue.domain.errors import AppError, app_error
 
 FORMAT: Final = 1
@@ -87,9 +87,7 @@ def _progress() -> Iterator[OnProgress]:
 
 
 def _print_rows(manifest: "Manifest") -> None:
-    for name, table in manifest.tables.items():
-        if table.rows:
-            typer.echo(f"{name}  {table.rows}", err=True)
+    print_counts({name: table.rows for name, table in manifest.tables.items() if table.rows}, err=True)
 
 
 def backup(file: Annotated[Path, typer.Argument(help="A new file, for this account only.")]) -> None:
@@ -230,14 +228,6 @@ async def back_up(database: Database, file: IO[bytes], *, progress: OnProgress) 
             manifest = Manifest(FORMAT, __version__, revision, made_at, tables)
             archive.writestr(_MANIFEST, _manifests.dump_json(manifest, indent=2))
     return manifest
-
-
-async def current_revision(connection: Connection) -> str | None:
-    """Returns None if no release has migrated the database."""
-    if await connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
-        return None
-    revision: str | None = await connection.scalar(REVISION)
-    return revision
 
 
 @asynccontextmanager

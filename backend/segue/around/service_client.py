@@ -125,12 +125,11 @@ class Api:
 
     def all_items(self, path: str) -> list[Any]:
         """Returns a whole list, read page by page."""
-        items: list[Any] = []
-        after: dict[str, str] | None = {}
-        while after is not None:
-            page = self.get(path, limit=PAGE, **after)
+        page = self.get(path, limit=PAGE)
+        items: list[Any] = page["items"]
+        while page["next_cursor"]:
+            page = self.get(path, limit=PAGE, cursor=page["next_cursor"])
             items += page["items"]
-            after = {"cursor": page["next_cursor"]} if page["next_cursor"] else None
         return items
 
     def close(self) -> None:

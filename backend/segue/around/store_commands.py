@@ -22,7 +22,7 @@ from segue.db.migrations import upgrade
 from segue.db.outages import StorageUnavailable
 from segue.db.postgres_server import ensure_schema
 from segue.db.user_data import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
-from segue.domain.identity import LOCAL_USER, SCOPES, Scope, is_owner, is_user
+from segue.domain.identity import LOCAL_USER, SCOPES, is_owner, is_user
 from segue.domain.ids import utc_now
 from segue.users.api_keys import CHECK_EVERY_S, ApiKey, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import CLI, AuditedAction, record_act
@@ -124,11 +124,12 @@ async def adopt(
     if not dry_run:
         if not merge and await adoption.would_mix():
             raise refusal(f"{user} has sessions or facts already. With --merge, those of {from_} come to them.")
+        await note(stores, "adopt_user", **adoption.details)
         left = await adoption.run(wait_s=wait_s)
     moved = await adoption.rows() if dry_run else adoption.moved
     if not moved and not left:
         typer.echo(f"There is nothing of {from_} to move.", err=True)
-    _print_counts(dict(sorted(moved.items())))
+    print_counts(dict(sorted(moved.items())))
     for table, count in sorted((+adoption.left_out).items()):
         typer.echo(f"{table}  {count} left out: {user} has the same")
     if left:
@@ -153,13 +154,10 @@ async def limits(
     """
     cost = None if cost_per_day is None else Decimal(str(cost_per_day))
     given = OwnLimits(requests_per_minute, turns_per_minute, concurrent_turns, tokens_per_day, cost)
-    async with stores.database.transaction() as connection:
-        if given == NO_OWN and not clear:
-            own = (await load_limits(connection, [user])).get(user, NO_OWN)
-        else:
-            own = await set_limits(connection, user, given, keeps_rest=not clear)
-            shown = {name: value if value is None else float(value) for name, value in asdict(own).items()}
-            await record_act(connection, CLI, "set_user_limits", details={"user": user, **shown})
+    if given == NO_OWN and not clear:
+        own = (await stores.database.read(load_limits, [user])).get(user, NO_OWN)
+    else:
+        own = await stores.database.transact(set_limits, user, given, by=CLI, keeps_rest=not clear)
     for name, value in asdict(own).items():
         typer.echo(f"{name}  {f'as LIMIT_{name.upper()}' if value is None else value}")
 
@@ -179,7 +177,7 @@ async def export(
             rows[table] += 1
     if not rows:
         typer.echo(f"There is nothing of {user}.", err=True)
-    _print_counts(rows, err=True)
+    print_counts(rows, err=True)
 
 
 def erase(
@@ -205,18 +203,18 @@ def erase(
         await note(stores, "erase_user", user=user)
         return await erase_user(stores.database, stores.cache, user)
 
-    _print_counts(count())
+    print_counts(count())
     if dry_run or not (yes or typer.confirm(f"Remove all of this of {user}, for good?")):
         typer.echo("Nothing was removed.", err=True)
         raise typer.Exit(code=0 if dry_run else 1)
     erased = remove()
-    _print_counts(erased.rows)
+    print_counts(erased.rows)
     if erased.redis_keys is None:
         raise refusal("Redis could not be asked. What it holds of this user expires by itself, all of it within a day.")
     typer.echo(f"redis keys  {erased.redis_keys}")
 
 
-def _print_counts(rows: Mapping[str, int], *, err: bool = False) -> None:
+def print_counts(rows: Mapping[str, int], *, err: bool = False) -> None:
     for table, count in rows.items():
         typer.echo(f"{table}  {count}", err=err)
 
@@ -252,12 +250,9 @@ async def create(
     """Make a key. It is shown once, as the last word."""
     now = utc_now()
     expires_at = None if days is None else now + timedelta(days=days)
-    scopes: list[Scope] = [known for known in SCOPES if known in (scope or ())]
-    may = {"scopes": scopes, "groups": group or (), "roles": role or ()}
+    may = {"scopes": scope or (), "groups": group or (), "roles": role or ()}
     async with stores.database.transaction() as connection:
-        new_key = await create_key(connection, user, **may, name=name, now=now, expires_at=expires_at)
-        details = {"key_id": new_key.key.id, "user": user, "scopes": new_key.key.scopes}
-        await record_act(connection, CLI, "create_key", details=details)
+        new_key = await create_key(connection, user, by=CLI, **may, name=name, now=now, expires_at=expires_at)
     _print_key(new_key)
 
 
@@ -278,9 +273,7 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
     """Make a key of the same user, scopes, groups, roles and term, and end the old one later."""
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
-        new_key = await rotate_key(connection, old, overlap=timedelta(hours=hours), now=utc_now())
-        details = {"key_id": key_id, "user": old.owner, "by": new_key.key.id}
-        await record_act(connection, CLI, "rotate_key", details=details)
+        new_key = await rotate_key(connection, old, by=CLI, overlap=timedelta(hours=hours), now=utc_now())
     typer.echo(f"{key_id} works for {hours} hours more.")
     _print_key(new_key)
 
@@ -289,9 +282,7 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
 @with_stores
 async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
     """Revoke a key, for every process within a second."""
-    async with stores.database.transaction() as connection:
-        revoked = await revoke_key(connection, key_id)
-        await record_act(connection, CLI, "revoke_key", details={"key_id": key_id, "user": revoked.owner})
+    revoked = await stores.database.transact(revoke_key, key_id, by=CLI)
     typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
 
 

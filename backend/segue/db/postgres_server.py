@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from sqlalchemy import Table, func, literal, select, text, union_all
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from segue.db.engine import Connection, Database
@@ -27,8 +26,7 @@ SELECT current_setting('server_version') AS version,
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
        current_setting('max_connections')::int AS max_connections,
        pg_database_size(current_database()) AS database_bytes,
-       (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector,
-       to_regclass('alembic_version') IS NOT NULL AS is_migrated
+       (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS pgvector
 """)
 REVISION = text("SELECT version_num FROM alembic_version")
 _TIME = text("SELECT clock_timestamp()")
@@ -56,9 +54,16 @@ class Share:
 
 
 async def look_at_server(connection: Connection) -> ServerFacts:
-    facts = dict((await connection.execute(_SERVER)).mappings().one())
-    is_migrated = facts.pop("is_migrated")
-    return ServerFacts(**facts, revision=await connection.scalar(REVISION) if is_migrated else None)
+    facts = (await connection.execute(_SERVER)).mappings().one()
+    return ServerFacts(**facts, revision=await current_revision(connection))
+
+
+async def current_revision(connection: Connection) -> str | None:
+    """Returns None if no release has migrated the database."""
+    if await connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
+        return None
+    revision: str | None = await connection.scalar(REVISION)
+    return revision
 
 
 async def share_of_session(connection: Connection, session_id: str) -> dict[str, Share]:
@@ -128,9 +133,7 @@ async def ensure_schema(database: Database, url: str, *, migrates: bool) -> None
     AppError `database_too_old` if a revision is missing, and nothing if the database does not answer.
     """
     try:
-        revision = await database.read(Connection.scalar, REVISION) or ""
-    except DBAPIError:  # there is no such table
-        revision = ""
+        revision = await database.read(current_revision) or ""
     except AppError:
         revision = "" if migrates else newest()
     if migrates and revision != newest():

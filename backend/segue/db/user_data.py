@@ -27,7 +27,6 @@ TURNS_AT_ONCE = 2_000
 LOOK_AGAIN_S = 0.5
 MAX_RACES = 10
 KEYS_KNOWN_S = 2.0  # after a key is deleted: the second for which a process knows it, and one for what it let in
-ADOPTED = "adopt_user"
 
 OF_USERS = tuple(
     (table, table.c[name]) for table in metadata.sorted_tables for name in ("owner", "actor") if name in table.c
@@ -68,14 +67,11 @@ class Adoption:
     async def would_mix(self) -> bool:
         """Whether `to` has something that is not from an adoption that was begun before."""
         theirs = [sa.exists().where(column == self.to) for table, column in OF_USERS if table not in ABOUT_A_USER]
-        begun = sa.exists().where(audit.c.action == ADOPTED, audit.c.details.contains(self._details))
+        begun = sa.exists().where(audit.c.action == "adopt_user", audit.c.details.contains(self.details))
         return bool(await self.database.read(Connection.scalar, sa.select(sa.or_(*theirs) & ~begun)))
 
     async def run(self, *, wait_s: float) -> int:
         """Returns how many sessions are left, because a turn of theirs was open for all of `wait_s` seconds."""
-        async with self.database.transaction() as connection:
-            act = {"at": sa.func.now(), "actor": "cli", "action": ADOPTED, "details": self._details}
-            await connection.execute(audit.insert().values(act))
         ends_at = time.monotonic() + wait_s
         while True:
             await _until_done(self._move_some_sessions)
@@ -90,7 +86,8 @@ class Adoption:
         return left
 
     @property
-    def _details(self) -> dict[str, str]:
+    def details(self) -> dict[str, str]:
+        """Returns what the audit has of it. Record that before `run`: then an interrupted one may be run again."""
         return {"from": self.from_, "to": self.to}
 
     async def _move_some_sessions(self) -> int:

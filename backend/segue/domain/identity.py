@@ -15,6 +15,7 @@ LOCAL_USER = "local"
 MAX_USER_CHARS = 200
 SPEAKS_FOR = "⇢"  # between a gateway and its user: in no other name
 NOTHING = Decimal(0)
+COUNTS: Final = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")  # of a Charge
 current_user: Final[ContextVar[str]] = ContextVar("current_user", default="")  # whose request or turn this is, if any's
 
 
@@ -42,12 +43,10 @@ class Operator(Identity):
 
 def is_loopback(host: str) -> bool:
     """Whether a host name or address reaches only this machine."""
-    if host == "localhost":
-        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"
 
 
 def is_user(name: str) -> bool:
@@ -100,11 +99,7 @@ def total(charges: Iterable[Charge], model: str = "") -> Charge:
     costs = [charge.cost for charge in given if charge.cost is not None]
     return Charge(
         model,
-        calls=sum(charge.calls for charge in given),
-        input_tokens=sum(charge.input_tokens for charge in given),
-        cached_tokens=sum(charge.cached_tokens for charge in given),
-        output_tokens=sum(charge.output_tokens for charge in given),
-        reasoning_tokens=sum(charge.reasoning_tokens for charge in given),
+        **{name: sum(getattr(charge, name) for charge in given) for name in COUNTS},
         estimated=any(charge.estimated for charge in given),
         cost=sum(costs, NOTHING) if len(costs) == len(given) else None,
     )

@@ -31,8 +31,9 @@ from segue.db.outages import StorageUnavailable
 from segue.db.rows import if_given, readable, reader
 from segue.domain.errors import AppError, Unreadable, app_error, existing
 from segue.domain.field_types import doc
-from segue.domain.identity import LOCAL_USER, SCOPES, Identity
+from segue.domain.identity import LOCAL_USER, SCOPES, Identity, Operator
 from segue.domain.ids import digest_of_secret, new_id
+from segue.users.audit import record_act
 
 TOKEN_LASTS = timedelta(minutes=1)
 CHECK_EVERY_S = 1.0
@@ -106,6 +107,7 @@ async def create_key(
     connection: Connection,
     owner: str,
     *,
+    by: Operator | None,
     scopes: Iterable[str],
     name: str | None,
     now: datetime,
@@ -113,11 +115,15 @@ async def create_key(
     groups: Iterable[str] = (),
     roles: Iterable[str] = (),
 ) -> NewKey:
+    """The audit has it as done `by` this operator, unless that is None."""
     key_id, secret = new_id("key", now), secrets.token_hex(32)
     key = {"id": key_id, "owner": owner, "name": name, "digest": digest_of_secret(secret), "expires_at": expires_at}
     may = {"scopes": sorted(set(scopes)), "groups": sorted(set(groups)), "roles": sorted(set(roles))}
     stored = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
-    return NewKey(_api_key((await connection.execute(stored)).one()), f"segue_{key_id.removeprefix('key_')}_{secret}")
+    made = _api_key((await connection.execute(stored)).one())
+    if by is not None:
+        await record_act(connection, by, "create_key", details={"key_id": key_id, "user": owner, "scopes": made.scopes})
+    return NewKey(made, f"segue_{key_id.removeprefix('key_')}_{secret}")
 
 
 async def list_keys(
@@ -137,25 +143,28 @@ async def lock_key(connection: Connection, key_id: str) -> ApiKey:
     return key
 
 
-async def rotate_key(connection: Connection, old: ApiKey, *, overlap: timedelta, now: datetime) -> NewKey:
-    """Returns a key like a locked one: of its user, rights, name and term. The old key ends after the overlap. Raises
-    AppError `key_rotated` for one that was rotated before: the end that it has since then is not its term.
+async def rotate_key(connection: Connection, old: ApiKey, *, by: Operator, overlap: timedelta, now: datetime) -> NewKey:
+    """Returns a key like a locked one: of its user, rights, name and term. The old key ends after the overlap, and the
+    audit has it. Raises AppError `key_rotated` for one that was rotated before: the end that it has is not its term.
     """
     if old.rotated_to is not None:
         raise app_error("key_rotated", old=old)
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
     may = {"scopes": old.scopes, "groups": old.groups, "roles": old.roles}
-    new_key = await create_key(connection, old.owner, **may, name=old.name, now=now, expires_at=expires_at)
+    new_key = await create_key(connection, old.owner, by=None, **may, name=old.name, now=now, expires_at=expires_at)
     ends = {"expires_at": func.least(api_keys.c.expires_at, func.now() + overlap), "rotated_to": new_key.key.id}
     await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(ends))
+    await record_act(connection, by, "rotate_key", details={"key_id": old.id, "user": old.owner, "by": new_key.key.id})
     return new_key
 
 
-async def revoke_key(connection: Connection, key_id: str) -> ApiKey:
-    """Raises NotFound for an unknown key and for one that was revoked before."""
+async def revoke_key(connection: Connection, key_id: str, *, by: Operator) -> ApiKey:
+    """The audit has it. Raises NotFound for an unknown key and for one that was revoked before."""
     is_it = (api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
     revoked = update(api_keys).where(*is_it).values(revoked_at=func.now()).returning(*api_keys.c)
-    return _api_key(existing("key", (await connection.execute(revoked)).one_or_none()))
+    key = _api_key(existing("key", (await connection.execute(revoked)).one_or_none()))
+    await record_act(connection, by, "revoke_key", details={"key_id": key_id, "user": key.owner})
+    return key
 
 
 class ApiKeys:

@@ -20,8 +20,9 @@ from segue.db.outages import OutageLog
 from segue.db.rows import OWNER_LOCK, if_given
 from segue.domain.errors import AppError
 from segue.domain.field_types import doc
-from segue.domain.identity import NOTHING, SPEAKS_FOR
+from segue.domain.identity import NOTHING, SPEAKS_FOR, Operator
 from segue.log import log
+from segue.users.audit import record_act
 from segue.users.user_settings import UserSettings
 from segue.watch import Watch
 
@@ -68,17 +69,23 @@ async def load_limits(connection: Connection, owners: Collection[str] | None = N
     return {row["owner"]: OwnLimits(**{column.name: row[column.name] for column in _OWN}) for row in rows}
 
 
-async def set_limits(connection: Connection, owner: str, limits: OwnLimits, *, keeps_rest: bool = False) -> OwnLimits:
-    """Sets limits of the owner: with `keeps_rest` those that are not None, else all. Returns them all."""
+async def set_limits(
+    connection: Connection, owner: str, limits: OwnLimits, *, by: Operator, keeps_rest: bool = False
+) -> OwnLimits:
+    """Sets limits of the owner: with `keeps_rest` those that are not None, else all. Returns and audits them all."""
     if limits == NO_OWN and not keeps_rest:
         await connection.execute(sa.delete(user_limits).where(user_limits.c.owner == owner))
-        return limits
-    new = insert(user_limits).values(owner=owner, **asdict(limits))
-    changed: dict[str, sa.ColumnElement[Any]] = {name: new.excluded[name] for name in (*asdict(limits), "revision")}
-    if keeps_rest:
-        changed |= {column.name: sa.func.coalesce(changed[column.name], column) for column in _OWN}
-    stored = new.on_conflict_do_update(index_elements=["owner"], set_=changed).returning(*_OWN)
-    return OwnLimits(**(await connection.execute(stored)).mappings().one())
+        own = limits
+    else:
+        new = insert(user_limits).values(owner=owner, **asdict(limits))
+        changed: dict[str, sa.ColumnElement[Any]] = {name: new.excluded[name] for name in (*asdict(limits), "revision")}
+        if keeps_rest:
+            changed |= {column.name: sa.func.coalesce(changed[column.name], column) for column in _OWN}
+        stored = new.on_conflict_do_update(index_elements=["owner"], set_=changed).returning(*_OWN)
+        own = OwnLimits(**(await connection.execute(stored)).mappings().one())
+    shown = {name: value if value is None else float(value) for name, value in asdict(own).items()}
+    await record_act(connection, by, "set_user_limits", details={"user": owner, **shown})
+    return own
 
 
 # Every change makes the sum of revisions larger or the number of rows another one.

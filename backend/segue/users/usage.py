@@ -24,7 +24,7 @@ from segue.db.models import reservations, sessions, turns, usage, user_groups
 from segue.db.rows import if_given
 from segue.domain.errors import AppError, app_error, rate_limited, service_limit_reached
 from segue.domain.field_types import doc
-from segue.domain.identity import NOTHING, Charge, total
+from segue.domain.identity import COUNTS, NOTHING, Charge, total
 from segue.domain.ids import Clock
 from segue.log import log
 from segue.users import limits
@@ -35,10 +35,9 @@ ChargesByDay = Mapping[tuple[date, str], Charge]  # by day and model
 Demand = Callable[[], Charge]  # the highest charge of a call
 Payer = tuple[str, str]  # an owner, and a session of theirs; empty for what belongs to none
 
-_COUNTS = ("calls", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 BATCH: Final = 500
-_BOOKED = (*_COUNTS, "unpriced_calls")
-_TOTALS = ("key", *_COUNTS[1:], "estimated", "cost", "cost_complete")
+_BOOKED = (*COUNTS, "unpriced_calls")
+_TOTALS = ("key", *COUNTS[1:], "estimated", "cost", "cost_complete")
 
 _COST = finite(usage.c.cost)
 IS_COMPLETE: Final = sa.func.bool_and(_COST.is_not(None) & (usage.c.unpriced_calls == 0))  # of a sum of costs
@@ -97,7 +96,7 @@ def charged(owner: str, charges: ChargesByDay) -> dict[str, Any]:
         {
             "day": day.isoformat(),
             "model": model,
-            **{name: getattr(charge, name) for name in _COUNTS},
+            **{name: getattr(charge, name) for name in COUNTS},
             "unpriced_calls": charge.calls if charge.cost is None else 0,
             "estimated": charge.estimated,
             "cost": None if charge.cost is None else str(charge.cost),
@@ -161,7 +160,7 @@ async def list_usage(
     statement = (
         sa.select(
             sa.func.nullif(key, "").label("key"),
-            *(sa.func.sum(usage.c[name]).cast(sa.BigInteger).label(name) for name in _COUNTS),
+            *(sa.func.sum(usage.c[name]).cast(sa.BigInteger).label(name) for name in COUNTS),
             sa.func.bool_or(usage.c.estimated).label("estimated"),
             sa.func.sum(_COST).cast(sa.Float).label("cost"),
             IS_COMPLETE.label("cost_complete"),

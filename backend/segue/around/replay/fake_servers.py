@@ -95,9 +95,7 @@ class ReplayConfig:
             **provider,
             **({"AGENTS_CONFIG": str(agents.absolute())} if agents else {}),
             "LLM_MODEL": self.model_name,
-            "PLANNING": self.settings.planning,
-            "CONFIRM": self.settings.confirm,
-            "CONFIRM_WORDS": self.settings.confirm_words,
+            **{name.upper(): str(value) for name, value in self.settings.model_dump().items()},
             "WEB_SEARCH_PROVIDER": "none",
             "DISABLED_TOOLS": ",".join(disabled),
             "TOOL_FLEET_THRESHOLD": str(MANY),  # a failure in one conversation must not reach the others

@@ -56,16 +56,13 @@ class Player:
             if self.config.trial and self.config.trial.agents and playback.recording.agent:
                 opening["agent"] = playback.recording.agent
             playback.session_id = (await _json(self.client.post("/sessions", json=opening)))["id"]
+        play_turn = self._play_turn if self.config.model is None else self._ask_model
         for index in range(max(len(playback.recording.turns) for playback in playbacks)):
             if index and restart is not None:
                 await restart()
             for playback in playbacks:
                 if index < len(playback.recording.turns):
-                    turn = playback.recording.turns[index]
-                    if self.config.model is None:
-                        await self._play_turn(playback, turn, index + 1)
-                    else:
-                        await self._ask_model(playback, turn, index + 1)
+                    await play_turn(playback, playback.recording.turns[index], index + 1)
 
     async def wait_until_ready(self, check: Callable[[], None]) -> None:
         """Waits until the service offers the recorded tools. `check` raises if the service has stopped."""

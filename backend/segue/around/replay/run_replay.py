@@ -159,11 +159,8 @@ class ReplayReport:
         recordings = [
             {
                 "file": playback.name,
-                "session_id": playback.session_id,
                 "turns": len(playback.recording.turns),
-                "calls": playback.calls,
-                "arrived": playback.arrived,
-                "requests": playback.requests,
+                **{name: getattr(playback, name) for name in ("session_id", "calls", "arrived", "requests")},
                 "usage": [
                     {"recorded": recorded and recorded.model_dump(), "played": played and played.model_dump()}
                     for recorded, played in playback.usage
