@@ -253,6 +253,27 @@ def test_a_misspelt_command_or_option_is_told_what_is_near(misspelt: tuple[str, 
     assert re.search(rf"(?:Did you mean|Possible options:).*{meant}", result.output), result.output
 
 
+@pytest.mark.parametrize(
+    ("given", "code", "told"),
+    [
+        ("--version > /dev/full", 1, "The output cannot be written: No space left on device.\n"),
+        ("--version >&-", 1, "The output cannot be written: Bad file descriptor.\n"),
+        ("--version >&- 2>&-", 1, ""),
+        ("doctor --help > /dev/full", 1, "The output cannot be written: No space left on device.\n"),
+        ("erase --user ada <&-", 2, "Nothing was removed. Look with --dry-run"),
+        ("doctor $(printf '\\377')", 2, "Invalid value: An argument is not UTF-8 text."),
+    ],
+)
+def test_a_stream_that_cannot_be_used_and_an_argument_that_is_no_text_are_a_sentence(
+    given: str, code: int, told: str
+) -> None:
+    script = f"{sys.executable} -m segue {given}"
+    done = subprocess.run(["sh", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert told in done.stderr
+    assert not re.search("Traceback|Exception ignored", done.stderr)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_its_help(name: str) -> None:
     result = CliRunner().invoke(app, [name, "--help"])

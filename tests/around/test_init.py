@@ -1,6 +1,9 @@
 """`segue init`: what it writes is what the service reads, and what is there is never written over."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from dotenv import dotenv_values
@@ -35,6 +38,13 @@ def test_a_file_that_is_there_stays_as_it_is_and_the_others_are_written(tmp_path
     assert (tmp_path / ".env").read_text() == "OPENAI_API_KEY=sk-mine"
     assert not (tmp_path / "elsewhere.json").exists()
     assert (tmp_path / "agents.toml").is_file()
+
+
+def test_what_the_encoding_of_the_output_cannot_show_is_replaced(tmp_path: Path) -> None:
+    (folder := tmp_path / "\u043f\u043e\u0447\u0442\u0430").mkdir()
+    command, latin = [sys.executable, "-m", "segue", "init", str(folder)], {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, cwd=ROOT, env=latin, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, f"{tmp_path}/?????/mcp.json: the MCP servers" in done.stdout) == (0, True), done.stderr
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """What is done to users at the command line: asked about first, and in the audit like what operators do over HTTP."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from functools import partial
+from tempfile import TemporaryFile
 
 import pytest
 
 from segue.config import Settings
-from tests.support.commands import segue
+from tests.support.commands import ROOT, TIMEOUT_S, forked, segue, surroundings
 from tests.support.identity import new_key, speaking
 from tests.support.service import Client, running
 from tests.support.stores import Stores, looking_into
@@ -101,3 +103,26 @@ async def test_what_is_done_at_the_command_line_is_in_the_audit_of_operators(
     ]
     assert {act["request_id"] for act in acts} == {None}
     assert made[1].split()[-1] not in str(acts)
+
+
+def unwritten(stdout: int, *arguments: str, **environment: str) -> tuple[int, str]:
+    """The exit code and what was said on stderr."""
+    with TemporaryFile("w+") as stderr:
+        process = forked(arguments, ROOT, surroundings(environment), (0, stdout, stderr.fileno()))
+        code = process.wait(TIMEOUT_S)
+        stderr.seek(0)
+        return code, stderr.read()
+
+
+async def test_a_key_that_cannot_be_shown_is_not_made_and_ends_none(stores: Stores, urls: dict[str, str]) -> None:
+    assert (await asyncio.to_thread(segue, "keys", "create", "--user", "ada", **urls))[0] == 0
+    [key] = await stores.database.fetch("SELECT id, expires_at FROM api_keys")
+    reader, broken = os.pipe()
+    os.close(reader)
+    for stdout, why in ((os.open("/dev/full", os.O_WRONLY), "No space left on device"), (broken, "Broken pipe")):
+        for command in (("create", "--user", "ada"), ("rotate", key["id"])):
+            told = await asyncio.to_thread(unwritten, stdout, "keys", *command, **urls)
+            assert told == (1, f"No key was made: it cannot be written, {why}.\n")
+        os.close(stdout)
+    assert await stores.database.fetch("SELECT id, expires_at FROM api_keys") == [key]
+    assert await stores.database.fetchval("SELECT count(*) FROM audit") == 1

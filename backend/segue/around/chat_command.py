@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -48,9 +47,6 @@ def chat(
         raise refusal("--session goes on with a session and --new begins one: give one of them.")
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):  # Windows has no SIGHUP
         signal.signal(number, lambda ended_by, _frame: sys.exit(ENDED_BY + ended_by))
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what a terminal cannot show, or is no text in a pipe, is replaced
-            stream.reconfigure(errors="replace")
     screen = Screen(sys.stdout, sys.stderr)
     try:
         with _service(url, screen) as (base_url, name), closing(Api(base_url, api_key)) as api:

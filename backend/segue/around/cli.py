@@ -1,7 +1,10 @@
 """The command line. `commands.toml` has the commands; the module of one is imported only when it runs."""
 
 import gc
+import os
+import sys
 import tomllib
+from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text("utf-8"))
+# How /dev/null takes the place of a closed stream: empty, an error to write to, and open to what is logged.
+CLOSED = {"stdin": ("r", os.O_RDONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
 
 
 class _Commands(TyperGroup):
@@ -19,6 +24,25 @@ class _Commands(TyperGroup):
         super().__init__(**attributes)
         # What a list of commands shows, and what a misspelt one is compared with; `resolve_command` returns what runs.
         self.commands = {name: TyperCommand(name, help=row["help"]) for name, row in COMMANDS.items()}
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Runs a command. If its output cannot be written, exits with 1 and says so."""
+        for name, (mode, flags) in CLOSED.items():
+            if getattr(sys, name) is None:
+                setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
+            getattr(sys, name).reconfigure(errors="replace")  # what a terminal cannot show, or is no text in a pipe
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            if error.errno not in (EBADF, EDQUOT, EFBIG, EIO, ENOSPC):
+                raise
+            sys.stdout = None  # Python would flush it once more
+            sys.exit(f"The output cannot be written: {error.strerror}.")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any("\udc80" <= char <= "\udcff" for char in "".join(args)):  # what became of bytes that are none
+            raise typer.BadParameter("An argument is not UTF-8 text.")
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)

@@ -175,6 +175,7 @@ async def export(
         async for table, row in rows_of_user(stores.database, user):
             file.write(line_of(table, row).encode())
             rows[table] += 1
+        file.flush()
     if not rows:
         typer.echo(f"There is nothing of {user}.", err=True)
     print_counts(rows, err=True)
@@ -252,8 +253,7 @@ async def create(
     expires_at = None if days is None else now + timedelta(days=days)
     may = {"scopes": scope or (), "groups": group or (), "roles": role or ()}
     async with stores.database.transaction() as connection:
-        new_key = await create_key(connection, user, by=CLI, **may, name=name, now=now, expires_at=expires_at)
-    _print_key(new_key)
+        _print_key(await create_key(connection, user, by=CLI, **may, name=name, now=now, expires_at=expires_at))
 
 
 @keys.command("list")
@@ -274,8 +274,7 @@ async def rotate(stores: OpenStores, key_id: KeyArgument, hours: Hours = 24) -> 
     async with stores.database.transaction() as connection:
         old = await lock_key(connection, key_id)
         new_key = await rotate_key(connection, old, by=CLI, overlap=timedelta(hours=hours), now=utc_now())
-    typer.echo(f"{key_id} works for {hours} hours more.")
-    _print_key(new_key)
+        _print_key(new_key, f"{key_id} works for {hours} hours more.\n")
 
 
 @keys.command("revoke")
@@ -286,11 +285,16 @@ async def revoke(stores: OpenStores, key_id: KeyArgument) -> None:
     typer.echo(f"{revoked.id} of {revoked.owner} is revoked; nothing accepts it after {CHECK_EVERY_S:g} s.")
 
 
-def _print_key(new_key: NewKey) -> None:
+def _print_key(new_key: NewKey, before: str = "") -> None:
+    """Call it before the commit. Raises typer.Exit if the key cannot be shown: it is not made then."""
     key = new_key.key
     until = f", until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else ""
     how = "shown this once. Send it as `Authorization: Bearer …` or `X-API-Key: …`."
-    typer.echo(f"A key for {key.owner}{until}, {how}\n{new_key.secret}")
+    try:
+        typer.echo(f"{before}A key for {key.owner}{until}, {how}\n{new_key.secret}")
+    except OSError as error:  # which the transaction takes for one of its connection
+        sys.stdout = None  # Python would flush it once more
+        raise refusal(f"No key was made: it cannot be written, {error.strerror}.", code=1) from error
 
 
 def _columns(key: ApiKey, now: datetime) -> tuple[str, ...]:
