@@ -99,6 +99,11 @@ async def test_all_that_was_said_without_keys_becomes_a_users_while_the_service_
             assert sum(day["llm_calls"] for day in (await ada.get("/usage"))["items"]) == 4
 
 
+def test_an_adoption_of_nothing_says_so_and_counts_no_table(urls: dict[str, str]) -> None:
+    told = segue("users", "adopt", "--user", "ada", "--from", "eve", **urls)
+    assert told == (0, "There is nothing of eve to move.\n")
+
+
 @pytest.mark.sweep
 async def test_a_killed_adoption_goes_on_where_it_stopped_and_mixes_nothing_unasked(
     client: Client, settings: Settings, stores: Stores, urls: dict[str, str]

@@ -176,6 +176,8 @@ async def test_a_file_that_is_damaged_changed_or_newer_changes_nothing(
         (tmp_path / name).write_bytes(content)
         code, said = await ran(settings, "restore", tmp_path / name, "--force")
         assert (code, told in said, "Traceback" in said) == (2, True, False), (name, said)
+    code, said = await ran(settings, "restore", Path(os.devnull), "--force")
+    assert (code, "cannot be restored: it is a device, which may have no end." in said) == (2, True), said
     assert await stores.database.fetchval("SELECT id FROM sessions") == "ses_1"
     assert await stores.database.fetchval(LEFT_OVER) is False
 

@@ -189,6 +189,8 @@ class Member:
 def opened_archive(path: Path) -> Iterator[tuple[ZipFile, Manifest]]:
     """Raises AppError `backup_unreadable`, also for what is found to be damaged in the block."""
     try:
+        if path.is_char_device():
+            raise app_error("backup_unreadable", path=path, why="it is a device, which may have no end")
         with ZipFile(path) as archive:
             with archive.open(_MANIFEST) as file:
                 manifest = _manifests.validate_json(file.read(1_000_000))

@@ -126,7 +126,7 @@ async def adopt(
             raise refusal(f"{user} has sessions or facts already. With --merge, those of {from_} come to them.")
         await note(stores, "adopt_user", **adoption.details)
         left = await adoption.run(wait_s=wait_s)
-    moved = await adoption.rows() if dry_run else adoption.moved
+    moved = await adoption.rows() if dry_run else +adoption.moved
     if not moved and not left:
         typer.echo(f"There is nothing of {from_} to move.", err=True)
     print_counts(dict(sorted(moved.items())))

@@ -258,6 +258,12 @@ def test_a_broken_file_is_named_with_what_to_correct(text: str | bytes | None, t
     assert told in result.output.replace("\n", " ")
 
 
+def test_a_device_is_refused_since_it_may_have_no_end() -> None:
+    result = CliRunner().invoke(app, ["replay", os.devnull])
+    told = f"{os.devnull} cannot be read: it is a device, which may have no end.\n"
+    assert (result.exit_code, result.output) == (2, told)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

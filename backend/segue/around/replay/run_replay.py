@@ -289,6 +289,8 @@ async def _on_running_service(config: ReplayConfig, playbacks: list[Playback], t
 
 
 def _read(file: Path) -> Recording:
+    if file.is_char_device():
+        raise CannotPlay(f"{file} cannot be read: it is a device, which may have no end.")
     try:
         return read_recording(file.read_bytes())
     except OSError as error:
