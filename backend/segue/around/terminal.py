@@ -128,10 +128,10 @@ def local_time(moment: str) -> str:
 
 
 def _sentence(error: Any) -> str:
-    """Returns a validation error without pydantic's "Value error" before a sentence of ours."""
-    name = ".".join(map(str, error["loc"])).upper()
-    is_ours = error["type"] == "value_error"
-    text = str(error["ctx"]["error"]) if is_ours else error["msg"].replace("Input should", "should")
+    """Returns a validation error as a sentence about a setting, or about a member of one, which keeps its own name."""
+    name = ".".join(each if place else each.upper() for place, each in enumerate(map(str, error["loc"])))
+    said = re.sub("^(Input|Value) should", "should", error["msg"]).replace("items after validation", "characters")
+    text = str(error["ctx"]["error"]) if error["type"] == "value_error" else said.replace("frozenset", "list")
     if error["type"] == "import_error":
         text += ": install its package, or set PYTHONPATH"
     return f"{name}{': ' if name and text[0].isupper() else ' '}{text}".strip()
