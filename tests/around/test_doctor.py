@@ -329,7 +329,7 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
     settings = Settings(
         _env_file=None,
         database_url=SecretStr(f"postgresql://u:{CANARY}@127.0.0.1:1/x"),
-        redis_url=SecretStr(f"redis://:{CANARY}@127.0.0.1:1/0"),
+        redis_url=SecretStr(f"redis://:{CANARY}@127.0.0.1:1"),
         openai_base_url="http://127.0.0.1:1/v1",
         openai_api_key=SecretStr(CANARY),
         mcp_config=mcp,
@@ -343,7 +343,7 @@ async def test_what_is_down_or_set_wrongly_is_told_with_what_to_do(tmp_path: Pat
     assert (service["healthy"], report["healthy"]) == (False, False)
     for what in (
         "PostgreSQL at 127.0.0.1:1/x cannot be used: nothing listens there.",
-        "Redis at 127.0.0.1:1/0 cannot be used: nothing listens there.",
+        "Redis at 127.0.0.1:1 cannot be used: nothing listens there.",
         "The MCP server gone is not ready",
         "gpt-5-mini at 127.0.0.1 does not answer (unreachable): The model provider cannot be reached: check",
         "small at 127.0.0.1 does not answer (unreachable): The model provider cannot be reached: check OPENAI_BASE",

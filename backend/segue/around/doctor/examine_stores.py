@@ -131,5 +131,5 @@ async def _look_at_redis(stores: OpenStores, report: Diagnosis) -> dict[str, Any
 def _place(url: str, port: int) -> str:
     parts = make_url(url)
     if parts.host:
-        return f"{parts.host}:{parts.port or port}/{parts.database or ''}"
+        return f"{parts.host}:{parts.port or port}/{parts.database or ''}".rstrip("/")
     return f"{parts.query.get('host') or f'/{parts.database}'} (socket)"
