@@ -921,6 +921,18 @@ def test_a_yes_to_more_or_fewer_things_than_were_offered_carries_none(asked: str
     assert (read.strength, read.carries_yes) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        ("Shall I delete the files?", "Sure, delete both of them"), ("Shall I delete them?", "Yes, all three of them"),
+        ("Cancello i file?", "Sì, cancellali entrambi"), ("Dois-je supprimer les fichiers ?", "oui, supprime les deux"),
+        ("要我删除这些文件吗？", "好的，两个都删"), ("هل أحذف الملفات؟", "نعم، احذف كليهما"),
+    ],
+)  # fmt: skip
+def test_a_yes_that_counts_what_an_offer_has_not_counted_is_no_strong_one(asked: str, reply: str) -> None:
+    assert classify(reply, question=question_in(asked)).strength is None
+
+
 def test_a_yes_counts_the_things_of_a_step_too() -> None:
     one, two = (question_of("delete", "", {"ids": ids}) for ids in ("a", ["a", "b"]))
     assert [classify("yes, delete both", question=each).strength for each in (one, two)] == [None, "strong"]

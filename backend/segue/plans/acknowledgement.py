@@ -239,8 +239,8 @@ def _read_in(words: Phrase, language: str, *, asks: bool, question: Question | N
         "yet": "later" if said & NOT and said <= WAITS | NOT | {"yet"} else "change",  # `still not`, or `still more`
     }
     phrases = [(meant.get(kind, kind), phrase) for kind, phrase in phrases]
-    is_miscounted = bool(counts and counted - counts)  # `both`, of one or of three
-    kinds = [*(kind for kind, _ in phrases), *["condition"] * is_miscounted]
+    is_miscounted = question is not None and not counted <= counts  # `both`, of one, of three or of any number
+    kinds = [*(kind for kind, _ in phrases), *["condition" if counts else "change"] * is_miscounted]
     reply = _reply_of(_after_change_of_mind(kinds), asks=asks)
     rule, verdict = next((rule, verdict) for rule, verdict, holds in _RULES if holds(reply))
     strength: Strength | None = ("weak" if rule in WEAK else "strong") if verdict == "confirm" else None
