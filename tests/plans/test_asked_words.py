@@ -117,6 +117,13 @@ def test_a_short_offer_in_a_script_without_spaces_is_of_what_was_said_before(ans
     assert question.actions == {"cancel"}
 
 
+@pytest.mark.parametrize("offer", ["Do you want me to proceed?", "Would you like me to go ahead?", "Shall I proceed?"])
+def test_an_offer_to_go_on_is_of_what_the_sentence_before_it_names(offer: str) -> None:
+    question = question_in(f"The parcel of Marco is here. The report goes to Anna. {offer}")
+    assert question is not None
+    assert {"anna", "marco"} & question.words == {"anna"}
+
+
 def test_a_choice_is_not_taken_for_the_details_of_an_offer() -> None:
     question = question_in("Details of payment:\n- which card?\n- Visa 4410\n- Visa 7238\nPlease confirm to proceed.")
     assert question is not None

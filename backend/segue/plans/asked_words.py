@@ -340,11 +340,12 @@ def offer_in(text: str | None) -> str | None:
         words, asks = words_of(unquoted(sentences[at])), sentences[at].rstrip().endswith(tuple(_QUESTION_MARKS))
         readings = {lists.offers(words, asks=asks) for lists in ACTIONS.now.values()}
         if True in readings and False not in readings:
-            is_bare = words and is_unspaced(words[0]) and not names_action(sentences[at])  # `진행할까요` has five
+            acts, lists = names_action(sentences[at]), _lists_for(sentences[at])
+            is_bare = not acts and not lists.has_value(sentences[at])  # `Do you want me to proceed?`, `진행할까요?`
             refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(sentences)
             if refers and (is_refused or _lists_for(sentences[at - 1]).has_cue(sentences[at - 1], "either")):
                 return None
-            found = None if names_action(sentences[at]) else _LIST.search(end)
+            found = None if acts else _LIST.search(end)
             listed = found[0].strip() if found and names_action(found[0]) else ""
             meant = _meant_of(listed, sentences[at])
             return meant if listed and (refers or meant != listed) else " ".join(sentences[at - refers :])
