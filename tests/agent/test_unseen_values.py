@@ -84,6 +84,30 @@ def test_a_flag_is_meant_if_a_text_says_so_of_its_name_in_any_script(name: str, 
     assert [value for value in (True, False) if missing({name: value}, text) == set()] == meant
 
 
+@pytest.mark.parametrize(
+    ("value", "default", "offer", "is_shown"),
+    [
+        (False, False, "Shall I book HAT1?", True), (0, 0, "Shall I book HAT1?", True), (0, 0.0, "Book HAT1?", True),
+        ("no", "no", "Prenoto HAT1?", True), (True, True, "要预订 HAT1 吗？", True),
+        (0, 0, "Shall I book HAT1 for 40?", False),
+        (False, True, "Shall I book HAT1?", False), (0, False, "Shall I book HAT1?", False),
+        (0, None, "Shall I book HAT1?", False), (False, False, "Shall I book HAT1 with insurance?", False),
+        (0, 0, "Shall I book HAT1 with insurance?", False), (3, 3, "Shall I book HAT1?", False),
+    ],
+)  # fmt: skip
+def test_a_flag_that_no_text_speaks_of_is_shown_if_it_is_the_default(
+    value: object, default: object, offer: str, *, is_shown: bool
+) -> None:
+    texts = [SeenText("yes", by_user=True), SeenText(offer, about=True)]
+    schema = {"properties": {"insurance": {} if default is None else {"default": default}}}
+    assert (Shown(texts, []).missing({"insurance": value}, schema) == {}) is is_shown
+
+
+@pytest.mark.parametrize("schema", [{"properties": []}, {"properties": {"force": True}}, {"properties": None}])
+def test_a_schema_that_is_none_has_no_default(schema: Mapping[str, Any]) -> None:
+    assert missing({"force": False}, "Shall I?", schema=schema) == {"force"}
+
+
 def test_nothing_is_missing_of_what_says_nothing() -> None:
     assert missing({"note": None, "text": "", "tags": [], "more": {}}) == set()
 

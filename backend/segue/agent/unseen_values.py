@@ -173,7 +173,7 @@ class Shown:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
         values = dict(leaves(args))
         filled = {path: value for path, value in values.items() if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, filled.values())), list(_enumerations(schema)))
+        call = _Values(frozenset(map(str, filled.values())), list(_enumerations(schema)), _defaults(schema))
         try:
             new = {path for path, value in filled.items() if not self._has(path, value, call)}
             new |= self._mixed({path: value for path, value in filled.items() if path not in new}, call)
@@ -186,9 +186,9 @@ class Shown:
     def _has(self, path: str, value: Any, call: "_Values") -> bool:
         text = str(value)
         if isinstance(value, bool) or text.lower() in _FLAGS:
-            return self._is_flag_meant(path, value)
+            return self._is_flag_meant(path, value, call)
         if value == 0:
-            return self._is_flag_meant(path, value) or self._is_shown(value)
+            return self._is_flag_meant(path, value, call) or self._is_shown(value)
         currencies = [CURRENCIES] if text in CURRENCIES else []
         if choices := next((each for each in [*currencies, *call.enumerations] if text in each), None):
             return self._is_nearest(text, choices - {text})
@@ -216,13 +216,19 @@ class Shown:
         is_from_others = any(stands_in(value.lower(), text) for text in self._texts_of_others)
         return is_from_others and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
-    def _is_flag_meant(self, path: str, value: object) -> bool:
-        """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does."""
+    def _is_flag_meant(self, path: str, value: object, call: "_Values") -> bool:
+        """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does. If none has
+        it, its default is meant, but no 0 beside an offer of another number, which may be of this.
+        """
         # A name without letters that `tool_words` knows is one word, and a number is none.
         words = [word for name in _NAMES.findall(path)[-1:] for word in tool_words(name) or (name.casefold(),)]
         is_yes = str(value).lower() not in ("no", "false", "0")
         found = (each.says(words[-1][:STEM]) for each in self._texts if words)
-        return next((reading for reading in found if reading is not None), None) is is_yes
+        is_free = isinstance(value, bool) or not any(
+            each.numbers - call.seen.numbers for each in self._texts if each.about
+        )
+        unsaid = is_yes if is_free and call.has_default(path, value) else None
+        return next((reading for reading in found if reading is not None), unsaid) is is_yes
 
     def _is_nearest(self, value: str, others: frozenset[str]) -> bool:
         """Returns whether the nearest text with one of several choices has this one."""
@@ -325,13 +331,18 @@ class Shown:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """The values of a call, and the choices that its tool's schema lists."""
+    """The values of a call, and the choices and, of arguments, the defaults that its tool's schema has."""
 
     values: frozenset[str]
     enumerations: Sequence[frozenset[str]]
+    defaults: Mapping[str, object]
 
     seen = cached_property(lambda self: SeenText("\n".join(self.values)))
     words = cached_property(lambda self: frozenset([*self.seen.words, *(hour for hour, _ in self.seen.times)]))
+
+    def has_default(self, path: str, value: object) -> bool:
+        default = self.defaults.get(path)
+        return default == value and isinstance(default, bool) is isinstance(value, bool)
 
 
 def _is_strange(word: str, text: str) -> bool:
@@ -391,6 +402,12 @@ def _form(token: str) -> str | None:
     if match := _ID.fullmatch(token):
         return "".join(filter(None, match.groups()))
     return str(len(token)) if _CODE.fullmatch(token) else None
+
+
+def _defaults(schema: Mapping[str, Any]) -> dict[str, object]:
+    properties = schema.get("properties")
+    known = properties.items() if isinstance(properties, dict) else ()
+    return {name: each["default"] for name, each in known if isinstance(each, dict) and "default" in each}
 
 
 def _enumerations(schema: Any) -> Iterator[frozenset[str]]:
