@@ -272,6 +272,29 @@ def test_who_and_when_are_by_the_nearest_text_that_names_anyone(
     assert unmeant("Shall I go ahead with it?", {"to": value}, before) == set()
 
 
+@pytest.mark.parametrize(
+    ("offer", "other", "right"),
+    [
+        ("Shall I send Anna's file to Marco?", "Anna", "Marco"),
+        ("Send Anna's note to Leo and Marco?", "Anna", "Marco"),
+        ("Mando a Marco il file di Anna?", "Anna", "Marco"), ("要我把安娜的文件发给马可吗？", "安娜", "马可"),
+        ("هل أرسل ملف سارة إلى ماركو؟", "سارة", "ماركو"), ("¿Envío el archivo de Ana a Marco?", "Ana", "Marco"),
+        ("Dois-je envoyer le fichier d'Anna à Marco ?", "Anna", "Marco"),
+        ("Soll ich die Datei von Anna an Marco senden?", "Anna", "Marco"),
+    ],
+)  # fmt: skip
+def test_who_gets_something_is_whom_the_offer_sends_it_to(offer: str, other: str, right: str) -> None:
+    assert unmeant(offer, {"to": other}, tool="send_file") == {"to"}
+    assert unmeant(offer, {"to": right}, tool="send_file") == set()
+
+
+def test_who_gets_something_may_be_told_by_a_record() -> None:
+    people = [{"id": "u-1", "name": "Anna Neri"}, {"id": "u-2", "name": "Marco Bianchi"}]
+    texts = [SeenText("Shall I send Anna Neri's file to Marco Bianchi?", about=True)]
+    found = [Shown(texts, [people]).missing({"to_id": each}, {"properties": {"to_id": {}}}) for each in ("u-1", "u-2")]
+    assert found == [{"to_id": "u-1"}, {}]
+
+
 @pytest.mark.parametrize("reply", ["yes, pay 120", "好的，付120", "نعم، ادفع 120"])
 def test_a_reply_with_another_amount_covers_none_of_the_offer(reply: str) -> None:
     texts = [SeenText(reply, by_user=True), SeenText("Shall I pay 40?", about=True)]

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import chain, islice, takewhile
 from typing import Any, Final
 
-from segue.language.detect_language import detect_language
+from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, without_dates
@@ -45,6 +45,10 @@ _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
 _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _NAMES: Final = re.compile(r"[^\W\d]\w*")
+# Words in the name of an argument that says who gets something: `Marco` of `send Anna's file to Marco`.
+_RECEIVERS: Final = frozenset(
+    {"addressee", "assignee", "beneficiary", "payee", "receiver", "recipient", "recipients", "to"}
+)
 _NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
@@ -77,6 +81,17 @@ class SeenText:
         within = chain.from_iterable(each.split()[1:] for each in sentences_of(self.own))
         named = chain.from_iterable(_words(word) for word in within if word.istitle() and len(word) > 1)
         return frozenset(word for word in named if not _is_listed(word, self.own))
+
+    @cached_property
+    def receivers(self) -> frozenset[str]:
+        """The words, folded, of the names right behind a `to`, and of those joined to them."""
+        lists = ACTIONS.now.get(detect_language(self.own), ACTIONS.now[ENGLISH])
+        found, is_open = set[str](), False
+        for at, word in enumerate(self.words):
+            is_name = (word in self.names or not word.islower()) and _is_strange(word, self.own)
+            is_open = "to" in lists.cues_at(self.words, at) or (is_open and (is_name or word in lists.joins))
+            found.update({word} if is_open and is_name else ())
+        return frozenset(found)
 
     @cached_property
     def ids(self) -> Mapping[str, frozenset[str]]:
@@ -246,7 +261,8 @@ class Shown:
 
     def _mixed(self, values: Mapping[str, Any], call: "_Values") -> set[str]:
         """Returns the paths of values that an offer has for another: `500` of `500 to Anna and 300 to Marco`."""
-        clauses = next((each.clauses for each in self._texts if each.about and not each.by_user), [])
+        offer = next((each for each in self._texts if each.about and not each.by_user), SeenText(""))
+        clauses = offer.clauses
         top = {path: value for path, value in values.items() if _TOP_LEVEL.fullmatch(path) and len(clauses) > 1}
         shown = {path: {each for each in clauses if self._shows(each, value)} for path, value in top.items()}
         lacking = ((each, value) for path, value in top.items() for each in {*clauses} - shown[path])
@@ -255,7 +271,16 @@ class Shown:
             for each, value in lacking
             if each.ids_like(value) - call.values or self._names_another(each, value, call)
         }
-        return {path for path, found in shown.items() if found and found <= of_another}
+        misdirected = {path for path, value in values.items() if self._is_for_others(path, str(value), offer, call)}
+        return misdirected | {path for path, found in shown.items() if found and found <= of_another}
+
+    def _is_for_others(self, path: str, value: str, offer: SeenText, call: "_Values") -> bool:
+        """Returns whether an offer names those who get something, others than the one whom a call gives it to."""
+        if _RECEIVERS.isdisjoint(tool_words(path)) or not offer.receivers - call.words:
+            return False
+        details = chain.from_iterable(record.details for record, _ in self._holders.get(value, ()))
+        is_none_of_them = offer.receivers.isdisjoint(_words(" ".join((value, *details))))
+        return is_none_of_them and (self._shows(offer, value) or self._is_described(value, call, offer))
 
     def _names_another(self, text: SeenText, value: object, call: "_Values") -> bool:
         """Returns whether a text that lacks a value has another of its kind, which no argument has."""

@@ -816,6 +816,26 @@ async def test_a_yes_covers_nothing_that_the_offer_keeps(
 
 
 @pytest.mark.parametrize(
+    ("said", "reply"),
+    first(
+        2,
+        [
+            ("Shall I send Ada's note “Late” to Bob?", "yes"), ("Mando a Bob la nota «Late» di Ada?", "sì"),
+            ("Soll ich die Notiz „Late“ von Ada an Bob senden?", "ja"),
+        ],
+    ),
+)  # fmt: skip
+async def test_a_yes_to_write_to_one_of_two_covers_no_call_to_the_other(
+    said: str, reply: str, client: Client, provider: Provider, effects: list[str]
+) -> None:
+    session = await talked(client, provider, "Ada is late, and Bob should know", said=said)
+    provider.will(calls(note("Bob", "Late"), note("Ada", "Late")))
+    answer = await client.chat(session, reply)
+    assert effects == ["send Bob: Late"]
+    assert [step["args"]["to"] for step in answer["plan"]["steps"]] == ["Ada"]
+
+
+@pytest.mark.parametrize(
     ("said", "reply", "wanted"),
     first(
         3,
