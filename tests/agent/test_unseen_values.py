@@ -233,6 +233,27 @@ def test_of_a_sum_and_a_part_of_it_the_part_is_covered(offer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "offer",
+    [
+        "Shall I refund 40 euros for the order of 120 euros?", "For ord-7 of 120 euros, shall I refund 40 euros?",
+        "Shall I refund €40 for your €120 order?", "Rimborso 40 euro per l'ordine da 120 euro?",
+        "要我为120欧元的订单退款40欧元吗？", "هل أسترد 40 يورو عن الطلب البالغ 120 يورو؟",
+        "Dois-je rembourser 40 euros pour la commande de 120 euros ?",
+        "Soll ich 40 Euro für die Bestellung über 120 Euro erstatten?",
+    ],
+)  # fmt: skip
+def test_the_price_of_a_thing_is_covered_only_if_there_is_no_other_sum(offer: str) -> None:
+    assert unmeant(offer, {"amount": 120}, tool="refund") == {"amount"}
+    assert unmeant(offer, {"amount": 40}, tool="refund") == set()
+    for alone in (
+        "Shall I refund the order of 120 euros?",
+        "Shall I refund ord-7 of 120 euros?",
+        "退款120欧元的订单吗？",
+    ):
+        assert unmeant(alone, {"amount": 120}, tool="refund") == set()
+
+
+@pytest.mark.parametrize(
     ("offer", "args"),
     [
         ("Shall I pay 500 euros to Anna and 300 euros to Marco?", {"amount": 500, "to": "Marco"}),

@@ -38,6 +38,7 @@ _MONEY: Final = re.compile(
     re.IGNORECASE,
 )
 WHOLE: Final = re.compile("|".join(_FORMS["wholes"]), re.IGNORECASE)  # of a part: `of the 120` behind `40`
+PRICED: Final = re.compile("|".join(_FORMS["priced"]), re.IGNORECASE)
 _ARABIC_SIGNS: Final = {ord("٬"): ",", ord("٫"): "."}
 _NO_DIGIT: Final = re.compile(r"\D")
 _DOTTED_THOUSANDS: Final = re.compile(r"\d{1,3}(?:\.\d{3})+")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, PhraseMatcher, WordList, match_lists, split_list
 from segue.language.utterance import QUOTATION, QUOTED, UNSPACED, is_unspaced, sentences_of, words_of
-from segue.language.written_values import HOUR, SIGNS, WHOLE, is_written, names_in, without_dates
+from segue.language.written_values import HOUR, PRICED, SIGNS, WHOLE, is_written, names_in, prices_in, without_dates
 from segue.plans.value_origins import leaves
 
 LONGEST_DESCRIPTION: Final = 400  # characters
@@ -404,11 +404,14 @@ def actions_of(tool: str) -> frozenset[str]:
 
 def parted(text: str, tool: str, is_wanted: Callable[[str], bool]) -> tuple[str, str]:
     """Returns a text without what it keeps from a tool's action (`but not B`), and that. Of what goes `from A to B` it
-    is A, unless a part of the call `is_wanted` by the words for B, and of `40 of the 120` it is 120.
+    is A, unless a part of the call `is_wanted` by the words for B, and of `40 of 120` or `40 for the order of 120` 120.
     """
     lists, actions = _lists_for(text), actions_of(tool)
-    kept, left_out = list[str](), [found[0] for found in WHOLE.finditer(text)]
-    for sentence in sentences_of(WHOLE.sub(" ", text)):
+    kept, left_out, bare = list[str](), [found[0] for found in WHOLE.finditer(text)], WHOLE.sub(" ", text)
+    if prices_in(PRICED.sub(" ", bare)):  # `40 euros for the order of 120`, not `the order of 120` alone
+        left_out += [found[0] for found in PRICED.finditer(bare)]
+        bare = PRICED.sub(" ", bare)
+    for sentence in sentences_of(bare):
         is_left = False
         for clause in lists.clauses(sentence):
             owners = [(at, word) for at, piece in enumerate(clause) for word in words_of(piece.removeprefix(AND))]
