@@ -309,6 +309,49 @@ def test_who_gets_something_is_whom_the_offer_sends_it_to(offer: str, other: str
     assert unmeant(offer, {"to": right}, tool="send_file") == set()
 
 
+@pytest.mark.parametrize(
+    ("offer", "args"),
+    [
+        ("Shall I transfer 40 euros from Anna to Marco?", {"from": "Marco", "to": "Anna"}),
+        ("Invio 40 euro da Anna a Marco?", {"from": "Marco", "to": "Anna"}),
+        ("Shall I book a flight from Rome to Milan?", {"origin": "Milan", "destination": "Rome"}),
+    ],
+)
+def test_one_and_the_other_are_not_exchanged(offer: str, args: Mapping[str, Any]) -> None:
+    assert unmeant(offer, args, tool="book_transfer") != set()
+    exchanged = dict(zip(args, [*args.values()][::-1], strict=True))
+    assert unmeant(offer, exchanged, tool="book_transfer") == set()
+
+
+@pytest.mark.parametrize(
+    ("offer", "args", "more"),
+    [
+        ("Shall I delete report.pdf?", {"paths": ["report.pdf", "notes.txt"]}, "paths[1]"),
+        ("Shall I invite Anna?", {"people": ["Marco", "Anna"]}, "people[0]"),
+        ("Shall I send it to Anna?", {"to": "Anna", "cc": ["Marco"]}, "cc[0]"),
+        ("Mando il file ad Anna?", {"to": "Anna", "bcc": "Marco"}, "bcc"),
+        ("要我把文件发给安娜吗？", {"to": ["安娜", "马可"]}, "to[1]"),
+        ("هل أرسل الملف إلى سارة؟", {"to": ["سارة", "ماركو"]}, "to[1]"),
+        ("Shall I delete itm-1?", {"items": [{"id": "itm-1"}, {"id": "itm-2"}]}, "items[1].id"),
+    ],
+)
+def test_what_a_list_has_more_than_the_offer_names_is_not_covered_though_it_was_named_before(
+    offer: str, args: Mapping[str, Any], more: str
+) -> None:
+    before = "I know Marco, 马可 and ماركو, report.pdf, notes.txt, itm-1 and itm-2."
+    texts = [SeenText("yes", by_user=True), SeenText(offer, about=True), SeenText(before)]
+    schema: Mapping[str, Any] = {"properties": {key: {} for key in [*args, "id"]}}
+    assert set(Shown(texts, []).missing(args, schema)) == {more}
+    texts[0] = SeenText("yes, and Marco, 马可, ماركو, notes.txt and itm-2 too", by_user=True)
+    assert set(Shown(texts, []).missing(args, schema)) == set()
+
+
+def test_a_list_of_which_an_offer_names_nothing_is_covered_by_what_was_shown_before() -> None:
+    texts = [SeenText("Shall I go ahead?", about=True), SeenText("I'll delete report.pdf and notes.txt.")]
+    args = {"paths": ["report.pdf", "notes.txt"]}
+    assert Shown(texts, []).missing(args, {"properties": {"paths": {}}}) == {}
+
+
 def test_who_gets_something_may_be_told_by_a_record() -> None:
     people = [{"id": "u-1", "name": "Anna Neri"}, {"id": "u-2", "name": "Marco Bianchi"}]
     texts = [SeenText("Shall I send Anna Neri's file to Marco Bianchi?", about=True)]

@@ -40,6 +40,7 @@ _PLAIN: Final = re.compile(r"[\w '’-]+")
 _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::\d\d)?")
 _TOP_LEVEL: Final = re.compile(r"\w+(?:\[\d+\])?")
+_INDEX: Final = re.compile(r"\[\d+\]")
 _TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、؟،؛]+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
@@ -47,7 +48,19 @@ _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _NAMES: Final = re.compile(r"[^\W\d]\w*")
 # Words in the name of an argument that says who gets something: `Marco` of `send Anna's file to Marco`.
 _RECEIVERS: Final = frozenset(
-    {"addressee", "assignee", "beneficiary", "payee", "receiver", "recipient", "recipients", "to"}
+    {
+        "addressee",
+        "assignee",
+        "bcc",
+        "beneficiary",
+        "cc",
+        "destination",
+        "payee",
+        "receiver",
+        "recipient",
+        "recipients",
+        "to",
+    }
 )
 _NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
@@ -272,15 +285,31 @@ class Shown:
             if each.ids_like(value) - call.values or self._names_another(each, value, call)
         }
         misdirected = {path for path, value in values.items() if self._is_for_others(path, str(value), offer, call)}
+        misdirected |= self._beyond(values, offer, call)
         return misdirected | {path for path, found in shown.items() if found and found <= of_another}
+
+    def _beyond(self, values: Mapping[str, Any], offer: SeenText, call: "_Values") -> set[str]:
+        """Returns the paths of what a list, or those who get something, have more than an offer that names some."""
+        replies = [*takewhile(lambda each: each.by_user, self._texts)]
+        groups: dict[str, list[str]] = defaultdict(list)
+        for path in values:
+            groups["to" if not _RECEIVERS.isdisjoint(tool_words(path)) else _INDEX.sub("[]", path)].append(path)
+        texts, beyond = (offer, *replies), set[str]()
+        for paths in groups.values():
+            named = {path for path in paths if any(self._names(each, values[path], call) for each in texts)}
+            beyond.update({*paths} - named if any(self._names(offer, values[path], call) for path in paths) else ())
+        return beyond
+
+    def _names(self, text: SeenText, value: object, call: "_Values") -> bool:
+        return self._shows(text, value) or self._is_described(str(value), call, text)
 
     def _is_for_others(self, path: str, value: str, offer: SeenText, call: "_Values") -> bool:
         """Returns whether an offer names those who get something, others than the one whom a call gives it to."""
-        if _RECEIVERS.isdisjoint(tool_words(path)) or not offer.receivers - call.words:
+        if _RECEIVERS.isdisjoint(tool_words(path)) or not offer.receivers:
             return False
         details = chain.from_iterable(record.details for record, _ in self._holders.get(value, ()))
         is_none_of_them = offer.receivers.isdisjoint(_words(" ".join((value, *details))))
-        return is_none_of_them and (self._shows(offer, value) or self._is_described(value, call, offer))
+        return is_none_of_them and self._names(offer, value, call)
 
     def _names_another(self, text: SeenText, value: object, call: "_Values") -> bool:
         """Returns whether a text that lacks a value has another of its kind, which no argument has."""
