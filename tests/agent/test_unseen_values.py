@@ -193,6 +193,7 @@ def test_what_an_offer_keeps_from_its_action_is_not_covered_and_what_it_is_of_is
     "offer",
     [
         "Delete all of them except itm-2?",
+        "Shall I delete all but itm-3 and itm-2?",
         "Cancello tutto tranne itm-2?",
         "除了 itm-2 都删除吗？",
         "هل أحذف كل شيء باستثناء itm-2؟",
