@@ -981,6 +981,29 @@ def test_a_plain_yes_as_people_write_one_in_a_chat_is_a_strong_one(reply: str) -
 
 
 @pytest.mark.parametrize(
+    "reply",
+    [
+        "Yes please, since it is cheaper", "yes, because it's urgent", "Sì, perché costa meno",
+        "sì grazie, visto che è urgente", "Sí, porque es más barato", "Oui, puisque c'est moins cher",
+        "Ja bitte, weil es billiger ist", "好的，因为便宜", "نعم، لأنه أرخص",
+    ],
+)  # fmt: skip
+def test_a_yes_that_says_why_is_a_strong_one(reply: str) -> None:
+    assert classify(reply, question=SENDING).strength == "strong"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Sì, perché?", "yes, because that went so well last time", "yes, because I want the other one",
+        "oui, moins cher", "sí, más barato", "好厉害", "好快", "好麻烦", "好美",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_yes_that_says_why_or_praises_is_no_strong_one(reply: str) -> None:
+    assert classify(reply, question=SENDING).strength is None
+
+
+@pytest.mark.parametrize(
     "reply", ["نعم وأضف سارة", "yes, and add Sara", "yes, also", "sì, anche", "好的，然后发给李娜"]
 )
 def test_a_yes_and_something_else_is_no_plain_one(reply: str) -> None:
