@@ -376,6 +376,19 @@ def test_what_a_quotation_names_is_not_shown_by_it_but_a_quoted_name_is(offer: s
     assert unmeant(offer, {"text": offer.split('"')[1]} if '"' in offer else {}, tool="send") == set()
 
 
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "Shall I order 2 pizzas for 30 euros?", "Ordino 2 pizze per 30 euro?", "要我花30欧元订2个披萨吗？",
+        "هل أطلب 2 بيتزا بسعر 30 يورو؟",
+    ],
+)  # fmt: skip
+def test_what_is_counted_is_no_price_and_a_price_counts_nothing(offer: str) -> None:
+    assert missing({"quantity": 2, "price": 30}, offer) == set()
+    assert missing({"quantity": 30, "price": 2}, offer) == {"quantity", "price"}
+    assert missing({"price": 30}, "Shall I offer 30?", "It costs 120 euros.") == set()
+
+
 def test_a_day_and_an_hour_count_nothing() -> None:
     assert missing({"people": 4}, "Shall I book a table on December 4?") == {"people"}
     assert missing({"people": 8}, "Shall I book a table for 4 at 8 pm?") == {"people"}

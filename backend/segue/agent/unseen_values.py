@@ -22,7 +22,7 @@ from segue.language.lexicon import UNKNOWN, Phrase, kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, without_dates
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.asked_words import ACTIONS, AND, clauses_of, tool_words, unquoted
+from segue.plans.asked_words import ACTIONS, AND, PRICES, clauses_of, tool_words, unquoted
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 
@@ -40,6 +40,22 @@ _PLAIN: Final = re.compile(r"[\w '’-]+")
 _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::\d\d)?")
 _TOP_LEVEL: Final = re.compile(r"\w+(?:\[\d+\])?")
+_COUNTS: Final = frozenset(  # words in the name of an argument that counts
+    {
+        "adults",
+        "bags",
+        "children",
+        "copies",
+        "count",
+        "guests",
+        "nights",
+        "people",
+        "quantity",
+        "rooms",
+        "seats",
+        "tickets",
+    }
+)
 _INDEX: Final = re.compile(r"\[\d+\]")
 _TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、؟،؛]+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
@@ -224,7 +240,8 @@ class Shown:
         if is_told or self._is_left_out(value):
             return False
         if _TOP_LEVEL.fullmatch(path):
-            return self._is_amount_meant(value, call) if isinstance(value, int | float) else self._is_meant(text, call)
+            is_number = isinstance(value, int | float)
+            return self._is_amount_meant(path, value, call) if is_number else self._is_meant(text, call)
         return any(self._shows(each, value) or self._is_described(text, call, each) for each in self._texts)
 
     def _shows(self, text: SeenText, value: object) -> bool:
@@ -329,11 +346,18 @@ class Shown:
         pairs = [(one, other) for one, join, other in chain.from_iterable(threes) if join in joins]
         return [*pairs, *(pair[::-1] for pair in pairs)]
 
-    def _is_amount_meant(self, value: float, call: "_Values") -> bool:
-        """Returns whether the nearest text with amounts of money has this one, and no reply another in its place."""
+    def _is_amount_meant(self, path: str, value: float, call: "_Values") -> bool:
+        """Returns whether the nearest text with amounts of money has this one, and no reply another in its place. What
+        is counted is no money: `quantity` is 2 in `2 pizzas for 30 euros`.
+        """
         replies = takewhile(lambda each: each.by_user, self._texts)
         if any(value not in each.numbers and self._names_another(each, value, call) for each in replies):
             return False
+        if not _COUNTS.isdisjoint(tool_words(path)):
+            return any(value in each.numbers - each.money for each in self._texts)
+        if not PRICES.isdisjoint(tool_words(path)):
+            told = (each.money or each.numbers for each in self._texts if each.money or value in each.numbers)
+            return value in next(told, ())
         if any(value in each.money for each in self._texts):
             return value in next(each.money for each in self._texts if each.money)
         return self._is_shown(value)
