@@ -353,6 +353,19 @@ def test_a_list_of_which_an_offer_names_nothing_is_covered_by_what_was_shown_bef
     assert Shown(texts, []).missing(args, {"properties": {"paths": {}}}) == {}
 
 
+@pytest.mark.parametrize(
+    ("offer", "to"),
+    [
+        ("Shall I move the meeting with Anna to December 5?", "2026-12-05"),
+        ("Mando il file a Luca (lb@x.example)?", "lb@x.example"),
+        ("要我把文件发给安娜（an@x.example）吗？", "an@x.example"),
+        ("Shall I send the file to Anna on +39 333 1234?", "+39 333 1234"),
+    ],
+)
+def test_an_address_or_a_day_in_the_offer_is_no_other_than_the_name_beside_it(offer: str, to: str) -> None:
+    assert unmeant(offer, {"to": to}, tool="send_file") == set()
+
+
 def test_who_gets_something_may_be_told_by_a_record() -> None:
     people = [{"id": "u-1", "name": "Anna Neri"}, {"id": "u-2", "name": "Marco Bianchi"}]
     texts = [SeenText("Shall I send Anna Neri's file to Marco Bianchi?", about=True)]

@@ -326,7 +326,8 @@ class Shown:
             return False
         details = chain.from_iterable(record.details for record, _ in self._holders.get(value, ()))
         is_none_of_them = offer.receivers.isdisjoint(_words(" ".join((value, *details))))
-        return is_none_of_them and self._names(offer, value, call)
+        is_name = value.replace(" ", "").isalpha()  # an address beside a name may be theirs: `to Luca (lb@x.example)`
+        return is_none_of_them and (is_name if self._shows(offer, value) else self._is_described(value, call, offer))
 
     def _names_another(self, text: SeenText, value: object, call: "_Values") -> bool:
         """Returns whether a text that lacks a value has another of its kind, which no argument has."""
