@@ -187,7 +187,7 @@ async def start(
     return Services(
         **vars(deps),
         authenticator=authenticator,
-        forwarded_user=_forwarded_user(settings),
+        gateway=_gateway(settings),
         limits=limits,
         feeds=feeds,
         turns=turns,
@@ -350,9 +350,10 @@ async def _authenticator(stack: AsyncExitStack, settings: Settings, database: Da
     return id_tokens.Tokens(keys, issuer=issuer, audience=audience, groups=groups, roles=roles)
 
 
-def _forwarded_user(settings: Settings) -> Callable[[str], str] | None:
+def _gateway(settings: Settings) -> Authenticator | None:
     if settings.openwebui_jwt_secret is None:
         return None
-    from segue.users.id_tokens import user_of_token  # noqa: PLC0415 (PyJWT)
+    from segue.users.id_tokens import GATEWAY, OneKey, Tokens, VerificationKey  # noqa: PLC0415 (PyJWT)
 
-    return partial(user_of_token, secret=settings.openwebui_jwt_secret.get_secret_value())
+    key = VerificationKey(settings.openwebui_jwt_secret.get_secret_value(), ("HS256",))
+    return Tokens(OneKey(key), issuer=GATEWAY, audience=None)

@@ -53,11 +53,11 @@ class Examine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Services(TurnDeps):
-    """The parts of the service. `forwarded_user`, None without a secret, returns whom a gateway's token names."""
+    """The parts of the service. `gateway`, None without a secret, tells whom a gateway's token names."""
 
     settings: ApiSettings
     authenticator: Authenticator
-    forwarded_user: Callable[[str], str] | None
+    gateway: Authenticator | None
     limits: LimitsInForce
     feeds: UserFeeds
     turns: TurnService

@@ -52,7 +52,7 @@ class VerificationKey:
 
 @dataclass(frozen=True, slots=True)
 class OneKey:
-    """JWT_KEY: one key for all tokens; the key id in a token is ignored."""
+    """JWT_KEY, or a gateway's: one key for all tokens; the key id in a token is ignored."""
 
     key: VerificationKey
 
@@ -68,7 +68,7 @@ class Tokens:
 
     keys: "OneKey | KeySet"
     issuer: str
-    audience: str
+    audience: str | None  # a gateway's tokens name none
     groups: str = "groups"
     roles: Mapping[str, Collection[str]] = field(default_factory=dict)
 
@@ -212,16 +212,3 @@ def _verification_key(entry: dict[str, Any]) -> VerificationKey | None:
         return None
     algorithms = tuple(name for name in public_algorithms(public) if name == entry.get("alg", name))
     return VerificationKey(public, algorithms) if algorithms else None
-
-
-def user_of_token(token: str, *, secret: str) -> str:
-    """`secret` is the gateway's too. Raises Unauthorized for a token not signed with it or out of date."""
-    if len(token) > MAX_TOKEN_CHARS:
-        raise Unauthorized("token_too_long")
-    try:
-        claims = _JWT.decode(token, secret, algorithms=["HS256"], issuer=GATEWAY, leeway=LEEWAY_S)
-    except jwt.PyJWTError as error:
-        raise Unauthorized(type(error).__name__) from error
-    if not is_user(claims["sub"]):
-        raise Unauthorized("unusable_sub")
-    return str(claims["sub"])

@@ -92,7 +92,7 @@ def agent_of(client: Client, agent: str) -> Speaker:
 
 
 async def _client(client: Client, identity: IdentityDep) -> ClientRequest:
-    caller = spoken_for(client.services, identity, client.http.headers)
+    caller = await spoken_for(client.services, identity, client.http.headers)
     origin = client.origin if caller == identity.user else replace(client.origin, groups=())
     return replace(client, caller=caller, origin=origin)
 
@@ -100,7 +100,7 @@ async def _client(client: Client, identity: IdentityDep) -> ClientRequest:
 DoorClient = Annotated[ClientRequest, Depends(_client)]
 
 
-def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
+async def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str]) -> str:
     """Returns the caller or, if the request names a user of a gateway with the scope `act_as`, that user. A caller
     without the scope is refused: the gateway's users would share all that the agent remembers. Without AUTH all callers
     are one user anyway. Raises AppError `may_not_speak_for`, Unauthorized.
@@ -111,10 +111,10 @@ def spoken_for(services: Services, identity: Identity, headers: Mapping[str, str
         return identity.user
     if "act_as" not in identity.scopes:
         raise app_error("may_not_speak_for")
-    if services.forwarded_user is not None:
+    if services.gateway is not None:
         if signed is None:
             raise app_error("user_not_signed")
-        return user_of_gateway(identity, services.forwarded_user(signed)).user
+        return user_of_gateway(identity, (await services.gateway.identify(signed)).user).user
     if named is None:
         raise app_error("signed_user_unchecked")
     if not is_user(named):
