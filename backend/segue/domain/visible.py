@@ -10,10 +10,9 @@ MOST_MARKS: Final = 4  # on one letter; Hindi, Thai, Hebrew and Vietnamese need 
 MOST_JOINED: Final = 12  # characters that belong together: an emoji with its joiners, or an escape
 
 # Not printable are all control, format, private and unassigned characters and separators. These print as nothing too:
-# blank letters and marks, variation selectors, and strokes through the letter before.
-_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\U0001d159")
-_STROKES: Final = range(0x334, 0x339)
-_SELECTORS: Final = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+# blank letters and marks, strokes through the letter before, and variation selectors.
+_BLANK: Final = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\U0001d159"
+_HIDDEN: Final = {*_BLANK, *map(chr, (*range(0x334, 0x339), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))}
 
 _JOINING: Final = "\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 _FLAG_LETTERS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
@@ -60,15 +59,7 @@ def whole_before(text: str, at: int) -> int:
 
 
 def _hides(char: str, category: str) -> bool:
-    point = ord(char)
-    return (
-        not char.isprintable()
-        or char == "‹"
-        or category == "Me"
-        or char in _BLANK
-        or point in _STROKES
-        or any(point in selectors for selectors in _SELECTORS)
-    )
+    return not char.isprintable() or char == "‹" or category == "Me" or char in _HIDDEN
 
 
 def _is_within(text: str, at: int) -> bool:
