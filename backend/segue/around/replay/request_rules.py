@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, pairwise
 from typing import Any, Final, Literal
 
-import orjson
-
 from segue.agent import prompts
-from segue.domain.ids import TOOL_NAME
+from segue.domain.ids import TOOL_NAME, read_json
 from segue.models.tool_schemas import MAX_TOOLS
 
 RequestKind = Literal["loop", "plan", "amendment", "reading", "arguments", "step", "other"]
@@ -66,7 +64,7 @@ def _malformed_call(messages: list[dict[str, Any]]) -> str | None:
         return f"ids that do not fit {_CALL_ID.pattern}: {unfit}"
     if unfit := [call["id"] for call in calls if not TOOL_NAME.fullmatch(call["function"]["name"])]:
         return f"calls of a tool with an impossible name: {unfit}"
-    broken = [call["id"] for call in calls if not _is_object(call["function"]["arguments"])]
+    broken = [call["id"] for call in calls if not isinstance(read_json(call["function"]["arguments"]), dict)]
     return f"arguments that are no JSON object: {broken}" if broken else None
 
 
@@ -121,10 +119,3 @@ def _schemas_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for each in (*below, schema.get("additionalProperties")):
         if isinstance(each, Mapping):
             yield from _schemas_in(each)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False
