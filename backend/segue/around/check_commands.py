@@ -15,15 +15,12 @@ from segue.around.terminal import new_file, printable, refusal, refusing, settin
 from segue.domain.errors import NotFound
 from segue.domain.ids import utc_now
 from segue.domain.receipt import ChainHead, Receipt, faults_in
+from segue.language.lexicon import load_toml
 from segue.log import configure_logging
 
 _INSTALLED: Final = Path(__file__).with_name("files")  # in a wheel
 HOME: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[3]
-FILES: Final = {
-    ".env": (".env.example", "every setting with its default"),
-    "mcp.json": ("examples/mcp.json", "the MCP servers; the example is switched off"),
-    "agents.toml": ("examples/agents.toml", "who may answer; the two examples are comments"),
-}
+FILES: Final = load_toml("commands.toml", package="segue.around")["init"]["files"]
 
 
 def init(

@@ -27,6 +27,7 @@ from segue import __version__
 from segue.around.service_client import AsyncApi, Refused, TurnStream, turn_problem, waiting_step, waiting_steps
 from segue.around.terminal import one_line
 from segue.domain.session import LONGEST_MESSAGE
+from segue.language.lexicon import load_toml
 from segue.language.shown_call import CallView
 
 BEAT_S: Final = 10.0
@@ -34,11 +35,7 @@ PAUSE_S: Final = 0.25
 SHOWN_CHARS: Final = 200
 
 McpContext = Context[Any, Any]
-INSTRUCTIONS: Final = (
-    "Segue is a service of agents with tools, plans and a memory. start_session begins a conversation, send_message "
-    "says something in it and returns the agent's answer. A step that changes something waits until a person has "
-    "approved it; your own message cannot approve it."
-)
+_TEXTS: Final = load_toml("commands.toml", package="segue.around")["mcp"]
 READS: Final = mcp_types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDS: Final = mcp_types.ToolAnnotations(destructive_hint=False, open_world_hint=False)
 ACTS: Final = mcp_types.ToolAnnotations(destructive_hint=True, open_world_hint=True)
@@ -77,7 +74,7 @@ def server_for(api_of: Callable[[McpContext], AsyncApi], *, may_decide: bool) ->
         "segue",
         title="Segue",
         version=__version__,
-        instructions=INSTRUCTIONS,
+        instructions=_TEXTS["instructions"],
         log_level="ERROR",
         subscriptions=False,
         middleware=[calls.cancel_turn],
@@ -267,17 +264,6 @@ def _path(session_id: str) -> str:
 
 # --- the form about a step that waits, which MCP calls an elicitation ---
 
-_DECISIONS: Final = ["confirm", "reject", "amend"]
-_MEANT: Final = "confirm runs exactly what is shown, reject ends the plan, amend takes what you say below."
-_FORM: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "decision": {"type": "string", "title": "Run this step?", "description": _MEANT, "enum": _DECISIONS},
-        "change": {"type": "string", "title": "What should be different", "description": "Only with amend."},
-    },
-    "required": ["decision"],
-}
-
 
 def question(plan: Mapping[str, Any], whole: str) -> str:
     """Returns the steps that wait as they would run. `whole` is where all of a long call can be read."""
@@ -301,7 +287,7 @@ def fills_in(plan: Mapping[str, Any]) -> bool:
 
 def form(plan: Mapping[str, Any], whole: str) -> mcp_types.ElicitRequestFormParams:
     """Returns the form. A value that a tool asks for and that the user has said in words is filled in already."""
-    step, schema = waiting_step(plan), _FORM
+    step, schema = waiting_step(plan), _TEXTS["form"]
     if step is not None and fills_in(plan):
         shape, given = step["asks"]["schema"], step["asks"]["given"] or {}
         known = {name: {"default": value} for name, value in given.items()}

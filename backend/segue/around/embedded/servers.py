@@ -35,15 +35,6 @@ SOCKET_BASE_MAX = 60  # bytes; a whole socket path may have 103 on macOS, 107 on
 LOCKS = ("door.lock", "users.lock")
 START_TIMEOUT = 60.0  # seconds; recovery after a crash reads the whole write-ahead log
 
-INITDB = ("-U", "postgres", "-E", "UTF8", "--no-locale", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-# The application is no superuser: SQL alone cannot make it run programs or read files.
-ENSURE_DATABASE = rb"""
-SELECT 'CREATE ROLE segue LOGIN CREATEDB' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'segue') \gexec
-SELECT 'CREATE DATABASE segue OWNER segue' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'segue') \gexec
-\connect segue
-SELECT 'CREATE EXTENSION vector' FROM pg_available_extensions WHERE name = 'vector' AND installed_version IS NULL \gexec
-"""
-
 
 @contextmanager
 def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUrls]:
@@ -195,6 +186,7 @@ def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
     cluster = folder / "postgres"
     fast_options = process.TABLES["fast_postgres"] if fast else {}
     options = process.TABLES["postgres"] | fast_options | {"unix_socket_directories": str(sockets)}
+    ensures = process.TABLES["ensure_database"].encode()
     psql = [str(postgres_binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(sockets)]
     arguments = [argument for name, value in options.items() for argument in ("-c", f"{name}={value}")]
     return Server(
@@ -204,7 +196,7 @@ def postgres(folder: Path, sockets: Path, *, fast: bool) -> Server:
         leftovers=(sockets / ".s.PGSQL.5432", sockets / ".s.PGSQL.5432.lock"),
         prepare=lambda lock: _prepare_cluster(folder, sockets, lock, fast=fast),
         command=(*_postgres_command("postgres", cluster), *arguments),
-        answers=lambda: process.run([*psql, "-U", "postgres", "-d", "postgres"], given=ENSURE_DATABASE),
+        answers=lambda: process.run([*psql, "-U", "postgres", "-d", "postgres"], given=ensures),
         start_timeout=START_TIMEOUT,
         stop_signals=watcher.POSTGRES_STOPS,
     )
@@ -243,7 +235,7 @@ def _make_cluster(folder: Path, lock: int, *, fast: bool) -> None:
     unfinished.mkdir(mode=0o700)
     process.hand_over(unfinished, process.account_for(folder))
     log = folder / "initdb.log"
-    command = [*_postgres_command("initdb", unfinished), *INITDB, *(["--no-sync"] if fast else [])]
+    command = [*_postgres_command("initdb", unfinished), *process.TABLES["initdb"], *(["--no-sync"] if fast else [])]
     with process.new_log(log) as output:
         is_made = process.run(command, output=output, lock=lock, timeout=START_TIMEOUT)
     if not is_made:
