@@ -180,7 +180,7 @@ def _own_things(part: str, target: vocab.OfferedTool, talk: Talk) -> list[dict[s
     if listing is None or listing == target or listing.query is None:
         return []
     language = vocab.reply_language([part])
-    newest = vocab.entry(language, "newest")
+    newest = vocab.SENTENCES[language]["newest"]
     noun = next((newest[noun] for noun in sorted(nouns & listing.named) if noun in newest), newest["thing"])
     opener = vocab.follow_up(vocab.ShownResult(listing.name, {}, None), talk.tools)
     query = vocab.strip_words(part, vocab.VERBS | vocab.NOUNS)

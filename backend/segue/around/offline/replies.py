@@ -311,7 +311,7 @@ def _help(talk: Talk) -> str:
     """Returns the tools, a line each, and sentences that would use them."""
     tools = sorted(talk.tools, key=lambda tool: tool.name)
     lines = [f"- {tool.name}" + (f": {tool.about}" if tool.about else "") for tool in tools]
-    known: Mapping[str, Sequence[str]] = vocab.entry(talk.language, "try")
+    known: Mapping[str, Sequence[str]] = vocab.SENTENCES[talk.language]["try"]
     topics = frozenset().union(*(tool.named for tool in tools))
     examples = [text for topic, texts in known.items() if topic in topics for text in texts]
     other = [tool for tool in tools if tool.only_looks and not tool.required and not tool.named & known.keys()]

@@ -67,7 +67,7 @@ def words_of(text: str) -> list[str]:
 
 
 _VOCABULARY: Mapping[str, Any] = load_toml("offline.toml", package="segue.around.offline")
-_SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
+SENTENCES: Mapping[str, Mapping[str, Any]] = _VOCABULARY["say"]
 _AMBIGUOUS = frozenset(map(fold, _VOCABULARY["ambiguous"]["words"]))
 VERBS = frozenset(_VOCABULARY["verbs"])
 # What is asked of a thing that was read, and the keys that may have it.
@@ -77,7 +77,7 @@ NOUNS = frozenset(_VOCABULARY["nouns"])
 
 def _words_for(concept: str) -> Iterator[str]:
     """Returns the words of `actions.toml` that a concept shares; a single Han character would mean too much."""
-    for lists, action in product(map(ACTIONS.shipped.__getitem__, _SENTENCES), _VOCABULARY["actions"].get(concept, ())):
+    for lists, action in product(map(ACTIONS.shipped.__getitem__, SENTENCES), _VOCABULARY["actions"].get(concept, ())):
         for form in lists.forms(action):
             word = form.replace(" ", "") if _HAN.search(form) else form
             if len(word) > 1 and word not in _AMBIGUOUS:
@@ -171,19 +171,13 @@ def split_steps(text: str) -> list[str]:
 
 def reply_language(messages: Sequence[str]) -> str:
     """Returns the language of the newest message that shows one of `offline.toml`'s; `en` if none does."""
-    spoken = (text for text in reversed(messages) if detect_language(text, default="") in _SENTENCES)
+    spoken = (text for text in reversed(messages) if detect_language(text, default="") in SENTENCES)
     return conversation_language(spoken) or "en"
 
 
 def sentence(language: str, key: str, **values: object) -> str:
     """Returns a sentence of `offline.toml` with its values filled in."""
-    return str(_SENTENCES[language][key]).format(**values)
-
-
-def entry(language: str, key: str) -> Mapping[str, Any]:
-    """Returns a table of `offline.toml`: texts by concept."""
-    found: Mapping[str, Any] = _SENTENCES[language][key]
-    return found
+    return str(SENTENCES[language][key]).format(**values)
 
 
 def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
@@ -191,7 +185,7 @@ def found_sentence(language: str, *, noun: str, number: int, query: str) -> str:
     about = sentence(language, "about", query=query) if query else ""
     if not number:
         return sentence(language, "nothing_found", about=about)
-    forms: Sequence[str] = _SENTENCES[language]["nouns"].get(noun, _SENTENCES[language]["nouns"]["thing"])
+    forms: Sequence[str] = SENTENCES[language]["nouns"].get(noun, SENTENCES[language]["nouns"]["thing"])
     # The forms are for one, two, a few (as Arabic counts) and many; a language with fewer has its last for the rest.
     place = number - 1 if number <= 2 else 2 if 3 <= number % 100 <= 10 else 3  # noqa: PLR2004 (Arabic grammar)
     return sentence(language, "found", things=forms[min(place, len(forms) - 1)].format(n=number), about=about)
