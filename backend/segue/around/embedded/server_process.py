@@ -207,9 +207,3 @@ def hand_over(folder: Path, account: pwd.struct_passwd | None) -> None:
         return
     for path in (folder, *folder.rglob("*")):
         os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
-
-
-def let_in(folder: Path, account: pwd.struct_passwd | None) -> None:
-    if account:
-        os.chown(folder, -1, account.pw_gid)
-        folder.chmod(0o770)

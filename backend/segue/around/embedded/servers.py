@@ -219,7 +219,9 @@ def _prepare_cluster(folder: Path, sockets: Path, lock: int, *, fast: bool) -> N
         raise app_error("data_dir_unusable", cluster=cluster, version=version, major=POSTGRES_MAJOR)
     account = process.account_for(cluster, folder)
     process.hand_over(cluster, account)
-    process.let_in(sockets, account)
+    if account:  # which has to get into the folder of the sockets
+        os.chown(sockets, -1, account.pw_gid)
+        sockets.chmod(0o770)
     pid_file = cluster / "postmaster.pid"  # nothing starts while another process, or a zombie, has the pid in it
     if pid_file.exists() and not watcher.pids_of(_sign_of(cluster)):
         pid_file.unlink()
