@@ -33,7 +33,7 @@ from segue.language.utterance import own_words, parse_utterance, sentences_of, w
 from segue.log import log
 from segue.memory.history import BY_PROGRAM, recent_texts, recent_user_messages, said_by_user, user_messages_of
 from segue.plans.acknowledgement import Acknowledgement, classify
-from segue.plans.asked_words import is_about, is_agreed, is_value, offer_in, parted, question_in, tool_words
+from segue.plans.asked_words import is_about, is_agreed, is_named, is_value, offer_in, parted, question_in, tool_words
 from segue.plans.mandates import Terms, give, mandates_for, revoke_all, use_of
 from segue.plans.policy import Ruling, gives_leave
 from segue.plans.value_origins import MAX_LEAVES, leaves, origins_of
@@ -46,8 +46,6 @@ MAX_MESSAGES = 200  # of the user's, in which a value may stand
 MAX_RESULTS = 20
 LONGEST_SAID = 1_000  # characters at the end of an answer, or of a value, in which is looked for another time
 TIMED: Final = frozenset({"booking", "event", "flight", "hotel"})  # have a time of their own: `cancel it on Monday`
-# Words in the name of an argument that says when.
-TIMES: Final = frozenset({"at", "cron", "date", "day", "days", "delay", "due", "every", "hours", "minutes", "time"})
 MOST_PARTED = 9  # texts in which is looked for what they keep from an action
 
 
@@ -120,9 +118,9 @@ def _is_for_later(answer: str, tool: str, args: Mapping[str, Any]) -> bool:
     offer = SeenText(next((each for each in sentences_of(answer[-LONGEST_SAID:])[::-1] if is_about(each, tool)), ""))
     if not says_later(offer.own, language, of_things=False) or (question and not question.things.isdisjoint(TIMED)):
         return False
-    named = (word for path, _ in leaves(args) for word in tool_words(path))
+    timed = (is_named(path, "times") for path, _ in leaves(args))
     given = "\n".join(str(value)[:LONGEST_SAID] for _, value in islice(leaves(args), MAX_LEAVES))
-    return not says_later(given[:MAX_TEXT_CHARS], language) and TIMES.isdisjoint(named)
+    return not says_later(given[:MAX_TEXT_CHARS], language) and not any(timed)
 
 
 async def _seen(turn: TurnCalls) -> tuple[list[Message], list[Any], set[tuple[str, str]]]:

@@ -22,7 +22,7 @@ from segue.language.lexicon import UNKNOWN, Phrase, kinds_of
 from segue.language.utterance import sentences_of, words_of
 from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, without_dates
 from segue.plans.acknowledgement import LEXICON
-from segue.plans.asked_words import ACTIONS, AND, PRICES, clauses_of, tool_words, unquoted
+from segue.plans.asked_words import ACTIONS, AND, clauses_of, is_named, tool_words, unquoted
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
 from segue.tools.summaries import kind_of_key
 
@@ -40,44 +40,12 @@ _PLAIN: Final = re.compile(r"[\w '’-]+")
 _DATE: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::\d\d)?")
 _TOP_LEVEL: Final = re.compile(r"\w+(?:\[\d+\])?")
-_COUNTS: Final = frozenset(  # words in the name of an argument that counts
-    {
-        "adults",
-        "bags",
-        "children",
-        "copies",
-        "count",
-        "guests",
-        "nights",
-        "people",
-        "quantity",
-        "rooms",
-        "seats",
-        "tickets",
-    }
-)
 _INDEX: Final = re.compile(r"\[\d+\]")
 _TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、؟،؛]+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
 _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _NAMES: Final = re.compile(r"[^\W\d]\w*")
-# Words in the name of an argument that says who gets something: `Marco` of `send Anna's file to Marco`.
-_RECEIVERS: Final = frozenset(
-    {
-        "addressee",
-        "assignee",
-        "bcc",
-        "beneficiary",
-        "cc",
-        "destination",
-        "payee",
-        "receiver",
-        "recipient",
-        "recipients",
-        "to",
-    }
-)
 _NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
 _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
@@ -310,7 +278,7 @@ class Shown:
         replies = [*takewhile(lambda each: each.by_user, self._texts)]
         groups: dict[str, list[str]] = defaultdict(list)
         for path in values:
-            groups["to" if not _RECEIVERS.isdisjoint(tool_words(path)) else _INDEX.sub("[]", path)].append(path)
+            groups["to" if is_named(path, "receivers") else _INDEX.sub("[]", path)].append(path)
         texts, beyond = (offer, *replies), set[str]()
         for paths in groups.values():
             named = {path for path in paths if any(self._names(each, values[path], call) for each in texts)}
@@ -322,7 +290,7 @@ class Shown:
 
     def _is_for_others(self, path: str, value: str, offer: SeenText, call: "_Values") -> bool:
         """Returns whether an offer names those who get something, others than the one whom a call gives it to."""
-        if _RECEIVERS.isdisjoint(tool_words(path)) or not offer.receivers:
+        if not is_named(path, "receivers") or not offer.receivers:
             return False
         details = chain.from_iterable(record.details for record, _ in self._holders.get(value, ()))
         is_none_of_them = offer.receivers.isdisjoint(_words(" ".join((value, *details))))
@@ -354,9 +322,9 @@ class Shown:
         replies = takewhile(lambda each: each.by_user, self._texts)
         if any(value not in each.numbers and self._names_another(each, value, call) for each in replies):
             return False
-        if not _COUNTS.isdisjoint(tool_words(path)):
+        if is_named(path, "counts"):
             return any(value in each.numbers - each.money for each in self._texts)
-        if not PRICES.isdisjoint(tool_words(path)):
+        if is_named(path, "prices"):
             told = (each.money or each.numbers for each in self._texts if each.money or value in each.numbers)
             return value in next(told, ())
         if any(value in each.money for each in self._texts):

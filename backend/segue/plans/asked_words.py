@@ -23,7 +23,6 @@ LONGEST_WRITTEN: Final = 6  # words of a date or a price
 LONGEST_CHOICE: Final = 4  # words behind an `or`: `or to Marco`, but not `or would you rather have a look at it first`
 NEAR: Final = 3  # words between a `not` and the action
 AND: Final = "و"  # is written onto the word behind it
-PRICES: Final = frozenset({"amount", "budget", "charge", "cost", "fare", "fee", "payment", "price", "refund"})
 ANY_ACTION: Final = "do"
 CANCEL: Final = "cancel"
 # Kinds of words that add nothing if the question has the words too.
@@ -72,6 +71,7 @@ class ActionWords:
     joins: frozenset[str]  # `and`, `but`
     picks: PhraseMatcher[str]  # what picks an item of a list, by its number
     covers: Mapping[str, frozenset[str]]  # what a tool named by a general action may do: `update_booking` may upgrade
+    arguments: PhraseMatcher[str]  # words in the name of an argument that counts, has a price, a time, or a receiver
 
     def action_at(self, words: Phrase, at: int) -> tuple[int, frozenset[str]]:
         """Returns how many words from this one on name an action, pronouns included, and the names of that action."""
@@ -463,6 +463,11 @@ def tool_words(name: str) -> Phrase:
     return tuple(part.lower() for part in _NAME_PARTS.findall(name))
 
 
+def is_named(path: str, kind: str) -> bool:
+    """Returns whether the path of an argument has a word of a list of `arguments`, such as `prices`."""
+    return kind in _named(ACTIONS.now[ENGLISH].arguments, tool_words(path))
+
+
 def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Returns the English words for the actions, and for the things, that a text names in its language, or in any."""
     language, words = detect_language(text, default=""), words_of(text[:LONGEST_DESCRIPTION])
@@ -493,7 +498,7 @@ def _amounts_in(args: Mapping[str, Any]) -> frozenset[str]:
     """Returns the names of the prices in arguments: of numbers named so, or of the only one, and of currencies."""
     values = dict(leaves(args))
     numbers = {path: each for path, each in values.items() if isinstance(each, int | float)}
-    named = {path for path in numbers if not PRICES.isdisjoint(tool_words(path.rpartition(".")[2]))}
+    named = {path for path in numbers if is_named(path.rpartition(".")[2], "prices")}
     amounts = [numbers[path] for path in named or (numbers if len(numbers) == 1 else ())]
     return SIGNS.intersection(f"${each}" for each in values.values() if each) | {f"${each:.15g}" for each in amounts}
 
@@ -536,6 +541,7 @@ def _action_words(section: Mapping[str, Any]) -> ActionWords:
         first_person=match_lists(first_person),
         picks=match_lists({str(at): each.replace("/", ", ") for at, each in enumerate(picks, 1)}),
         covers={action: frozenset(split_list(covered)) for action, covered in section.get("covers", {}).items()},
+        arguments=match_lists(section.get("arguments", {})),
     )
 
 
