@@ -153,9 +153,26 @@ class Record:
     @property
     def id(self) -> str | None:
         """The value that tells it from others of its kind."""
-        own = ((0 if not key else kind_of_key(key), value) for key, value in self.has.items())
-        ids = sorted(((kind, value) for kind, value in own if kind in (0, 1)), key=lambda each: each[0] or 0)
-        return ids[0][1] if ids else None
+        kinds = {key: kind_of_key(key) if key else 0 for key in self.has}
+        return next((self.has[key] for of_id in (0, 1) for key, kind in kinds.items() if kind == of_id), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """The values of a call, and the schema of its tool, which has choices and, of arguments, defaults."""
+
+    values: frozenset[str]
+    schema: Mapping[str, Any]
+
+    enumerations = cached_property(lambda self: [*_enumerations(self.schema)])
+    seen = cached_property(lambda self: SeenText("\n".join(self.values)))
+    words = cached_property(lambda self: frozenset([*self.seen.words, *(hour for hour, _ in self.seen.times)]))
+
+    def has_default(self, path: str, value: object) -> bool:
+        properties = self.schema.get("properties")
+        own = properties.get(path) if isinstance(properties, dict) else None
+        default = own.get("default") if isinstance(own, dict) else None
+        return default == value and isinstance(default, bool) is isinstance(value, bool)
 
 
 class _TooMuch(Exception):
@@ -167,6 +184,8 @@ class Shown:
 
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
+        self._replies = [*takewhile(lambda each: each.by_user, texts)]
+        self._offer = next((each for each in texts if each.about and not each.by_user), SeenText(""))
         found = (record for number, result in enumerate(results) for record in _records(result, number))
         self._from_tools = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
         self._texts_of_others = [text.lower() for text in (*quoted, *self._from_tools)]
@@ -185,7 +204,7 @@ class Shown:
         """Returns by path the values of a call, under the `schema` of its tool, that are new to the user."""
         values = dict(leaves(args))
         filled = {path: value for path, value in values.items() if value not in (None, "", [], {})}
-        call = _Values(frozenset(map(str, filled.values())), list(_enumerations(schema)), _defaults(schema))
+        call = _Values(frozenset(map(str, filled.values())), schema)
         try:
             new = {path for path, value in filled.items() if not self._has(path, value, call)}
             new |= self._mixed({path: value for path, value in filled.items() if path not in new}, call)
@@ -195,14 +214,13 @@ class Shown:
             return filled
         return {path: value for path, value in values.items() if path in new}
 
-    def _has(self, path: str, value: Any, call: "_Values") -> bool:
+    def _has(self, path: str, value: Any, call: _Values) -> bool:
         text = str(value)
         if isinstance(value, bool) or text.lower() in _FLAGS:
             return self._is_flag_meant(path, value, call)
         if value == 0:
             return self._is_flag_meant(path, value, call) or self._is_shown(value)
-        currencies = [CURRENCIES] if text in CURRENCIES else []
-        if choices := next((each for each in [*currencies, *call.enumerations] if text in each), None):
+        if choices := next((each for each in (CURRENCIES, *call.enumerations) if text in each), None):
             return self._is_nearest(text, choices - {text})
         is_told = isinstance(value, str) and text not in self._from_tools and self._is_only_from_tools(text)
         if is_told or self._is_left_out(value):
@@ -210,7 +228,7 @@ class Shown:
         if _TOP_LEVEL.fullmatch(path):
             is_number = isinstance(value, int | float)
             return self._is_amount_meant(path, value, call) if is_number else self._is_meant(text, call)
-        return any(self._shows(each, value) or self._is_described(text, call, each) for each in self._texts)
+        return any(self._names(each, value, call) for each in self._texts)
 
     def _shows(self, text: SeenText, value: object) -> bool:
         self._spend(1)
@@ -229,7 +247,7 @@ class Shown:
         is_from_others = any(stands_in(value.lower(), text) for text in self._texts_of_others)
         return is_from_others and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
-    def _is_flag_meant(self, path: str, value: object, call: "_Values") -> bool:
+    def _is_flag_meant(self, path: str, value: object, call: _Values) -> bool:
         """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does. If none has
         it, its default is meant, but no 0 beside an offer of another number, which may be of this.
         """
@@ -257,10 +275,9 @@ class Shown:
                 return True
         return False
 
-    def _mixed(self, values: Mapping[str, Any], call: "_Values") -> set[str]:
+    def _mixed(self, values: Mapping[str, Any], call: _Values) -> set[str]:
         """Returns the paths of values that an offer has for another: `500` of `500 to Anna and 300 to Marco`."""
-        offer = next((each for each in self._texts if each.about and not each.by_user), SeenText(""))
-        clauses = offer.clauses
+        clauses = self._offer.clauses
         top = {path: value for path, value in values.items() if _TOP_LEVEL.fullmatch(path) and len(clauses) > 1}
         shown = {path: {each for each in clauses if self._shows(each, value)} for path, value in top.items()}
         lacking = ((each, value) for path, value in top.items() for each in {*clauses} - shown[path])
@@ -269,27 +286,27 @@ class Shown:
             for each, value in lacking
             if each.ids_like(value) - call.values or self._names_another(each, value, call)
         }
-        misdirected = {path for path, value in values.items() if self._is_for_others(path, str(value), offer, call)}
-        misdirected |= self._beyond(values, offer, call)
-        return misdirected | {path for path, found in shown.items() if found and found <= of_another}
+        misdirected = {path for path, value in values.items() if self._is_for_others(path, str(value), call)}
+        mixed = {path for path, found in shown.items() if found and found <= of_another}
+        return misdirected | self._beyond(values, call) | mixed
 
-    def _beyond(self, values: Mapping[str, Any], offer: SeenText, call: "_Values") -> set[str]:
+    def _beyond(self, values: Mapping[str, Any], call: _Values) -> set[str]:
         """Returns the paths of what a list, or those who get something, have more than an offer that names some."""
-        replies = [*takewhile(lambda each: each.by_user, self._texts)]
         groups: dict[str, list[str]] = defaultdict(list)
         for path in values:
             groups["to" if is_named(path, "receivers") else _INDEX.sub("[]", path)].append(path)
-        texts, beyond = (offer, *replies), set[str]()
+        texts, beyond = (self._offer, *self._replies), set[str]()
         for paths in groups.values():
             named = {path for path in paths if any(self._names(each, values[path], call) for each in texts)}
-            beyond.update({*paths} - named if any(self._names(offer, values[path], call) for path in paths) else ())
+            beyond.update({*paths} - named if any(self._names(texts[0], values[path], call) for path in paths) else ())
         return beyond
 
-    def _names(self, text: SeenText, value: object, call: "_Values") -> bool:
+    def _names(self, text: SeenText, value: object, call: _Values) -> bool:
         return self._shows(text, value) or self._is_described(str(value), call, text)
 
-    def _is_for_others(self, path: str, value: str, offer: SeenText, call: "_Values") -> bool:
+    def _is_for_others(self, path: str, value: str, call: _Values) -> bool:
         """Returns whether an offer names those who get something, others than the one whom a call gives it to."""
+        offer = self._offer
         if not is_named(path, "receivers") or not offer.receivers:
             return False
         details = chain.from_iterable(record.details for record, _ in self._holders.get(value, ()))
@@ -297,7 +314,7 @@ class Shown:
         is_name = value.replace(" ", "").isalpha()  # an address beside a name may be theirs: `to Luca (lb@x.example)`
         return is_none_of_them and (is_name if self._shows(offer, value) else self._is_described(value, call, offer))
 
-    def _names_another(self, text: SeenText, value: object, call: "_Values") -> bool:
+    def _names_another(self, text: SeenText, value: object, call: _Values) -> bool:
         """Returns whether a text that lacks a value has another of its kind, which no argument has."""
         if text.like(value) - call.seen.like(value) - call.words:
             return True
@@ -315,12 +332,11 @@ class Shown:
         pairs = [(one, other) for one, join, other in chain.from_iterable(threes) if join in joins]
         return [*pairs, *(pair[::-1] for pair in pairs)]
 
-    def _is_amount_meant(self, path: str, value: float, call: "_Values") -> bool:
+    def _is_amount_meant(self, path: str, value: float, call: _Values) -> bool:
         """Returns whether the nearest text with amounts of money has this one, and no reply another in its place. What
         is counted is no money: `quantity` is 2 in `2 pizzas for 30 euros`.
         """
-        replies = takewhile(lambda each: each.by_user, self._texts)
-        if any(value not in each.numbers and self._names_another(each, value, call) for each in replies):
+        if any(value not in each.numbers and self._names_another(each, value, call) for each in self._replies):
             return False
         if is_named(path, "counts"):
             return any(value in each.numbers - each.money for each in self._texts)
@@ -331,7 +347,7 @@ class Shown:
             return value in next(each.money for each in self._texts if each.money)
         return self._is_shown(value)
 
-    def _is_meant(self, value: str, call: "_Values") -> bool:
+    def _is_meant(self, value: str, call: _Values) -> bool:
         """Returns whether the nearest text that names a thing of its kind names this one."""
         # Beside it are what other records have in the same place.
         places = {(record.place, key) for record, key in self._holders.get(value, ())}
@@ -353,7 +369,7 @@ class Shown:
                 return False
         return False
 
-    def _is_described(self, value: str, call: "_Values", text: SeenText) -> bool:
+    def _is_described(self, value: str, call: _Values, text: SeenText) -> bool:
         """Returns whether every record of one result with the value was shown by a detail peculiar to it."""
         self._spend(1)
         by_result: dict[int, list[tuple[Record, str]]] = defaultdict(list)
@@ -361,7 +377,7 @@ class Shown:
             by_result[record.result].append((record, key))
         return any(all(self._is_known(*detail, call, text) for detail in found) for found in by_result.values())
 
-    def _is_known(self, record: Record, key: str, call: "_Values", text: SeenText) -> bool:
+    def _is_known(self, record: Record, key: str, call: _Values, text: SeenText) -> bool:
         value, around = record.has.get(key, ""), record.around
         peculiar = (detail for detail in record.details - {value} if self._is_peculiar(detail, record, call))
         if any(self._shows(text, detail) for detail in peculiar):
@@ -370,26 +386,10 @@ class Shown:
         of_kind = {each.has.get(key, "") for each in self._records_at[record.place] if each.around is around}
         return around is not None and call.values >= of_kind and self._is_known(around, "", call, text)
 
-    def _is_peculiar(self, detail: str, record: Record, call: "_Values") -> bool:
+    def _is_peculiar(self, detail: str, record: Record, call: _Values) -> bool:
         """Returns whether no other record of its kind has a detail, and the tool's schema does not list it."""
         is_listed = any(detail in each for each in call.enumerations)
         return not is_listed and self._ids_with_detail[record.place, detail] == {record.id}
-
-
-@dataclass(frozen=True, eq=False)
-class _Values:
-    """The values of a call, and the choices and, of arguments, the defaults that its tool's schema has."""
-
-    values: frozenset[str]
-    enumerations: Sequence[frozenset[str]]
-    defaults: Mapping[str, object]
-
-    seen = cached_property(lambda self: SeenText("\n".join(self.values)))
-    words = cached_property(lambda self: frozenset([*self.seen.words, *(hour for hour, _ in self.seen.times)]))
-
-    def has_default(self, path: str, value: object) -> bool:
-        default = self.defaults.get(path)
-        return default == value and isinstance(default, bool) is isinstance(value, bool)
 
 
 def _is_strange(word: str, text: str) -> bool:
@@ -449,12 +449,6 @@ def _form(token: str) -> str | None:
     if match := _ID.fullmatch(token):
         return "".join(filter(None, match.groups()))
     return str(len(token)) if _CODE.fullmatch(token) else None
-
-
-def _defaults(schema: Mapping[str, Any]) -> dict[str, object]:
-    properties = schema.get("properties")
-    known = properties.items() if isinstance(properties, dict) else ()
-    return {name: each["default"] for name, each in known if isinstance(each, dict) and "default" in each}
 
 
 def _enumerations(schema: Any) -> Iterator[frozenset[str]]:
