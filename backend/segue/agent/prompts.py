@@ -9,7 +9,8 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
@@ -99,17 +100,13 @@ def joined(system_parts: Mapping[str, str]) -> str:
     return "\n\n".join(system_parts.values())
 
 
-def facts_block(facts: Iterable[Memory], zone: tzinfo | None = UTC) -> str:
-    """Returns the facts known of the user, a line of JSON each, dated in a time zone."""
-    dated = ((fact, fact.created_at.astimezone(zone).date()) for fact in facts)
-    return fenced_json(TEXTS["facts"], *({"date": day, "kind": fact.kind, "fact": fact.content} for fact, day in dated))
-
-
 def turn_notes(now: datetime, own: str, facts: Sequence[Memory], language: str | None = None) -> str:
-    """Returns the first of a turn's notes: its time, the language to answer in, the agent's lines, and facts."""
+    """Returns the first of a turn's notes: its time, the language to answer in, the agent's lines, and dated facts."""
     text = f"It is {now:%A}, {now.date()}, {now:%H:%M} ({now.tzinfo}, {now:%z})."
     text += f" Answer in the language {language!r}, whatever language the user writes in." if language else ""
-    return "\n\n".join(filter(None, [text, own, facts_block(facts, now.tzinfo) if facts else ""]))
+    dated = ((fact, fact.created_at.astimezone(now.tzinfo).date()) for fact in facts)
+    known = [{"date": day, "kind": fact.kind, "fact": fact.content} for fact, day in dated]
+    return "\n\n".join(filter(None, [text, own, fenced_json(TEXTS["facts"], *known) if known else ""]))
 
 
 def with_notes(text: str, notes: str) -> str:
@@ -252,10 +249,6 @@ def fenced_lines(heading: str, lines: Iterable[str]) -> str:
 
 
 def _bounded_lines(lines: Iterable[str], max_chars: int) -> str:
-    kept: list[str] = []
-    for line in lines:
-        max_chars -= len(line) + 1
-        if max_chars < 0:
-            break
-        kept.append(line)
-    return "\n".join(kept)
+    listed = list(lines)
+    sizes = accumulate(len(line) + 1 for line in listed)
+    return "\n".join(line for line, size in zip(listed, sizes, strict=True) if size <= max_chars)
