@@ -11,9 +11,8 @@ from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -89,11 +88,15 @@ class Stderr:
 
 
 Incoming = SessionMessage | Exception
-_Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]
 
 
-class _Pipes(SubprocessStreamProtocol):
+class _Child(SubprocessStreamProtocol):
     """The child's pipes, and its exit as an event: `wait()` would wait for pipes that a grandchild holds open."""
+
+    transport: asyncio.SubprocessTransport
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
 
     def __init__(self) -> None:
         super().__init__(_CHUNK, asyncio.get_running_loop())
@@ -102,15 +105,6 @@ class _Pipes(SubprocessStreamProtocol):
     def process_exited(self) -> None:
         super().process_exited()
         self.exited.set()
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    transport: asyncio.SubprocessTransport
-    exited: asyncio.Event
-    stdin: asyncio.StreamWriter
-    stdout: asyncio.StreamReader
-    stderr: asyncio.StreamReader
 
     async def exits_within(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
@@ -147,11 +141,12 @@ async def _start(config: McpServerConfig) -> _Child:
     program = config.command or ""
     env = get_default_environment() | {name: value.get_secret_value() for name, value in config.env.items()}
     try:
-        start = partial(asyncio.get_running_loop().subprocess_exec, _Pipes, program, *config.args, env=env)
-        transport, pipes = await start(stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=config.cwd, start_new_session=True)
+        start = partial(asyncio.get_running_loop().subprocess_exec, _Child, program, *config.args, env=env)
+        transport, child = await start(stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=config.cwd, start_new_session=True)
     except (OSError, ValueError) as error:
         raise McpServerGone(not_started(program, config.cwd, env.get("PATH", os.defpath), error)) from None
-    return _Child(transport, pipes.exited, *cast("_Streams", (pipes.stdin, pipes.stdout, pipes.stderr)))
+    child.transport = transport
+    return child
 
 
 async def _read_messages(
