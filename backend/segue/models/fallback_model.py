@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from segue.domain.errors import AppError
@@ -47,13 +46,12 @@ class ModelWithFallback(ChatModel):
         return (*super().unpriced, *self._fallback.unpriced)
 
     async def reply(self, *messages_and_tools: Any, listener: Listener | None = None, **options: Any) -> Reply:
-        ask = partial(super().reply, *messages_and_tools, **options)
-        instead = partial(self._fallback.reply, *messages_and_tools, **options)
         ends_at = asyncio.get_running_loop().time() + self._timeout_s
         if self._is_up():
             heard = asyncio.Event()
             try:
-                reply = await ask(listener=listener and _noting(listener, heard))
+                noting = listener and _noting(listener, heard)
+                reply = await super().reply(*messages_and_tools, listener=noting, **options)
             except AppError as error:
                 if heard.is_set() or not another_may_answer(error):
                     raise
@@ -64,7 +62,7 @@ class ModelWithFallback(ChatModel):
                 return reply
         try:
             async with asyncio.timeout_at(ends_at):
-                return await instead(listener=listener)
+                return await self._fallback.reply(*messages_and_tools, listener=listener, **options)
         except TimeoutError as error:
             raise timeout(self._timeout_s) from error
 
