@@ -42,6 +42,7 @@ _WRAPPED: Final = "x-fastmcp-wrap-result"
 _VERIFY: Final = "segue/verify"  # in the `_meta` of a tool
 _MALFORMED: Final = "x-segue-malformed"  # there too
 _JOINERS: Final = "\u200c\u200d"
+_LONE_JOINER: Final = re.compile(rf"(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]|[{_JOINERS}](?![^\x00-\x7f{_JOINERS}])")
 _VARIATION_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _BLOCK: Final = TypeAdapter[mcp_types.ContentBlock](mcp_types.ContentBlock)
 _DEFAULTS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -240,17 +241,8 @@ def _name(prefix: str, shared: Collection[str], name: str) -> str:
 def _visible(text: str) -> str:
     """Removes format, control, tag and variation characters; a joiner stays between two non-ASCII characters."""
     plain = _VARIATION_SELECTORS.sub("", text)
-    kept = [char for char in plain if char in f"\n\t{_JOINERS}" or not unicodedata.category(char).startswith("C")]
-    edges = ["", *kept, ""]
-    return "".join(
-        char
-        for before, char, after in zip(edges, kept, edges[2:], strict=False)
-        if char not in _JOINERS or (_joins(before) and _joins(after))
-    )
-
-
-def _joins(char: str) -> bool:
-    return bool(char) and not char.isascii() and char not in _JOINERS
+    kept = (char for char in plain if char in f"\n\t{_JOINERS}" or not unicodedata.category(char).startswith("C"))
+    return _LONE_JOINER.sub("", "".join(kept))
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
