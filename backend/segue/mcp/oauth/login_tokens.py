@@ -183,10 +183,9 @@ class Grants:
         mine = delete(mcp_logins).where(mcp_logins.c.owner == owner, mcp_logins.c.server == server)
         async with self._database.transaction() as connection:
             ended = (await connection.execute(mine.returning(*_COLUMNS))).one_or_none()
-        row = LoginRow(**ended._asdict()) if ended else None
-        if row is not None and (grant := self.opened(row)) is not None:
+        if ended is not None and (grant := self.opened(LoginRow(**ended._asdict()))) is not None:
             await self._revoke(grant)
-        return row is not None
+        return ended is not None
 
     async def settled(self) -> None:
         """Returns when no token is being renewed here, or after SETTLED_S."""
@@ -217,14 +216,10 @@ class Grants:
         # It goes on if the call is cancelled: the old refresh token may be used up, and the new one is to be kept.
         refreshing = asyncio.create_task(self._refresh(row, grant, grant.refresh_token))
         self._refreshing.add(refreshing)
-        refreshing.add_done_callback(self._refreshed)
+        refreshing.add_done_callback(self._refreshing.discard)
+        # In case the waiting call is gone: asyncio would log an error that nothing has retrieved.
+        refreshing.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         return await asyncio.shield(refreshing)
-
-    def _refreshed(self, task: asyncio.Task[Access | None]) -> None:
-        """Retrieves its error, in case the waiting call is gone: else asyncio would log it."""
-        self._refreshing.discard(task)
-        if not task.cancelled():
-            task.exception()
 
     async def _refresh(self, row: LoginRow, grant: LoginGrant, refresh_token: str) -> Access | None:
         try:
