@@ -52,12 +52,9 @@ def checked_client(
     """Follows no redirect, uses no proxy of the environment; the caller closes it. Requests raise NotPublic, NoSuchHost
     and httpx2's errors. A body over `max_body_bytes` raises BodyTooLarge while read; an event stream has no limit.
     """
+    addresses_of = partial(allowed_addresses, resolve=resolve, is_allowed=is_allowed)
     return httpx2.AsyncClient(
-        transport=_HttpTransport(
-            partial(allowed_addresses, resolve=resolve, is_allowed=is_allowed),
-            tls or tls_context(),
-            max_body_bytes=max_body_bytes,
-        ),
+        transport=_HttpTransport(addresses_of, tls or tls_context(), max_body_bytes=max_body_bytes),
         trust_env=False,
         cookies=CookieJar(None if keep_cookies else DefaultCookiePolicy(allowed_domains=[])),
         timeout=timeout or httpx2.Timeout(10.0, connect=5.0),
