@@ -6,7 +6,7 @@ it finishes a login: a link may have been sent to another person, whose account 
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 from pydantic import Field
@@ -23,9 +23,6 @@ from segue.mcp import status
 from segue.mcp.status import BegunLogin, FilledPrompt, LoginRefused, McpLogin, McpPrompt, McpServerStatus
 from segue.tools.catalog import definition_changes
 from segue.users.audit import record_act
-
-if TYPE_CHECKING:
-    from segue.mcp.oauth.logins import Logins
 
 router = router_of("ops", "/mcp/servers")
 logins_router = router_of("mcp", "/mcp")
@@ -89,13 +86,13 @@ async def list_mcp_logins(services: Parts, caller: Caller, origin: OriginDep, _:
 async def begin_mcp_login(mcp_server: LoginServer, services: Parts, caller: Caller, origin: OriginDep) -> BegunLogin:
     """Begins a login of the caller at an MCP server. An earlier login stays until the new one is finished."""
     existing("mcp_server", mcp_server in services.mcp.login_servers(caller, origin.groups) or None)
-    return await _logins(services).begin(caller, mcp_server)
+    return await existing("mcp_server", services.mcp.logins).begin(caller, mcp_server)
 
 
 @logins_router.delete("/servers/{mcp_server:path}/login", status_code=204)
 async def end_mcp_login(mcp_server: LoginServer, services: Parts, caller: Caller) -> None:
     """Ends the caller's login at an MCP server, if there is one. Also at its authorization server, if possible."""
-    await _logins(services).end(caller, mcp_server)
+    await existing("mcp_server", services.mcp.logins).end(caller, mcp_server)
 
 
 @browser_router.api_route(status.CALLBACK_PATH, methods=["GET", "POST"])
@@ -122,11 +119,7 @@ async def finish_mcp_login(request: Request) -> Response:
 
 @browser_router.get(status.DOCUMENT_PATH)
 async def describe_client(request: Request) -> Response:
-    return JSONResponse(_logins(request.state.services).document())
-
-
-def _logins(services: Services) -> "Logins":
-    return existing("mcp_server", services.mcp.logins)
+    return JSONResponse(existing("mcp_server", request.state.services.mcp.logins).document())
 
 
 def _only(request: Request, name: str) -> str | None:
