@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from segue.api import schemas
 from segue.api.deps import Caller, IdentityDep, MemoryId, Parts, Services, require_ops, router_of
 from segue.api.problems import problems
-from segue.api.schemas import MemoryChanges, NewMemory, Page, Paged, PageQuery
+from segue.api.schemas import MemoryChanges, NewMemory, Page, Paged, Paging
 from segue.db.user_data import ErasedRows, erase_user, line_of, rows_of_user
 from segue.domain.errors import InvalidRequest, app_error
 from segue.domain.field_types import doc
@@ -142,7 +142,7 @@ async def delete_memory(memory_id: MemoryId, services: Parts, caller: Caller) ->
             await cancel_extraction(connection, caller, told_in)
 
 
-class UsageQuery(PageQuery):
+class UsageQuery(Paging):
     """The usage to add up, and how to group it."""
 
     from_: Annotated[Day | None, Field(alias="from"), doc("The first UTC day, 29 days before `to` by default.")] = None
@@ -164,6 +164,6 @@ async def get_usage(services: Parts, identity: IdentityDep, query: Annotated[Usa
         detail = f"`from` has to be before `to` or the same day, and at most {MAX_DAYS} days are given at once."
         raise InvalidRequest(detail)
     owner = query.user if query.user is not None or of_all else identity.user
-    position = query.paging.behind(schemas.BY_NAME, "after")
+    position = query.behind(schemas.BY_NAME, "after")
     found = await services.read(list_usage, owner, first=first, last=last, by=query.group, **position)
-    return query.paging.page(found, lambda item: item.key or "")
+    return query.page(found, lambda item: item.key or "")

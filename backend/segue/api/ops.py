@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from segue.api.deps import AnySession, Ops, Parts, Services, SessionId, TurnId, router_of
 from segue.api.me import AS_LINES, as_lines
 from segue.api.problems import problems
-from segue.api.schemas import BY_SEQ, Page, Paged, PageQuery, id_position
+from segue.api.schemas import BY_SEQ, Page, Paged, Paging, id_position
 from segue.db.engine import Database
 from segue.domain.field_types import doc
 from segue.domain.plan import Plan, PlanStatus, StepStatus, UnreadablePlan
@@ -89,7 +89,7 @@ class OpsSession:
     content: Annotated[OpsContent | None, doc("What was said; null for callers without the scope `ops:content`.")]
 
 
-class TurnQuery(PageQuery, operator_turns.TurnFilter):
+class TurnQuery(Paging, operator_turns.TurnFilter):
     """Which turns to list."""
 
     session_id: Annotated[AnySession | None, doc("Only turns of the session with this id.")] = None
@@ -105,13 +105,13 @@ async def list_any_turns(services: Parts, operator: Ops, query: Annotated[TurnQu
     async with services.database.read_only() as connection:
         if query.session_id is not None:
             await owner_of(connection, query.session_id)
-        found = await operator_turns.list_any(connection, query, words=words, **query.paging.behind(_POSITION))
+        found = await operator_turns.list_any(connection, query, words=words, **query.behind(_POSITION))
     if not found:
         services.tools.specs(query.tool)
     if words and found:
         read = {"sessions": sorted({turn.session_id for turn in found})}
         await services.database.write(record_act, operator, "read_session", details=read)
-    return query.paging.page(await operator_turns.with_activity(services.cache, found), lambda turn: turn.turn_id)
+    return query.page(await operator_turns.with_activity(services.cache, found), lambda turn: turn.turn_id)
 
 
 @router.post("/turns/{turn_id}/cancel", responses=problems("forbidden"))

@@ -276,12 +276,15 @@ AnyLimit = Annotated[int, Query(alias="limit", ge=1, le=200, include_in_schema=F
 Cursor = Annotated[str | None, Query(max_length=500, description="The `next_cursor` of the page before, as it is.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Paging:
-    """The page that a client asks for: `limit` items after the position in `cursor`, or the first ones."""
+class Paging(BaseModel):
+    """The page that a client asks for: `limit` items after the position in `cursor`, or the first ones. A model of all
+    parameters of a route extends it: FastAPI takes no others beside one.
+    """
 
-    limit: int
-    cursor: str | None
+    model_config = ConfigDict(extra="forbid")
+
+    limit: Limit = 50
+    cursor: Cursor = None
 
     def after(self, position: TypeAdapter[CursorPosition]) -> CursorPosition | None:
         """Returns the position in the cursor, None without one. Raises AppError `invalid_cursor` for a forged one."""
@@ -308,23 +311,10 @@ class Paging:
 
 
 async def _paging(limit: Limit = 50, cursor: Cursor = None) -> Paging:
-    return Paging(limit, cursor)
+    return Paging(limit=limit, cursor=cursor)
 
 
 Paged = Annotated[Paging, Depends(_paging)]
-
-
-class PageQuery(BaseModel):
-    """The same in a model of all parameters: FastAPI takes no others beside one."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    limit: Annotated[int, Field(ge=1, le=200), doc("The most items that a page may have.")] = 50
-    cursor: Annotated[str | None, Field(max_length=500), doc("The `next_cursor` of the page before, as it is.")] = None
-
-    @property
-    def paging(self) -> Paging:
-        return Paging(self.limit, self.cursor)
 
 
 def encode_cursor(position: object) -> str:

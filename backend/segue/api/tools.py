@@ -205,7 +205,7 @@ async def reset_fleet_tool_states(services: Parts, operator: Ops, body: schemas.
         await _reset_in_session(services, owner, body.session_id, specs)
     elif body.scope != "fleet":
         await services.tools.reset_in_sessions(specs)
-    return await _fleet_states(services, specs, status=None, after=None, paging=schemas.Paging(50, None))
+    return await _fleet_states(services, specs, status=None, after=None, paging=schemas.Paging())
 
 
 async def _session_states(services: Services, owner: str, origin: Origin, session_id: str) -> SessionToolStates:
