@@ -33,6 +33,7 @@ from segue.domain.tool import RememberFor
 from segue.events import agui_encoding
 from segue.events.agui_encoding import to_json
 from segue.events.event_buffer import Entry, end_of
+from segue.language.lexicon import load_toml
 from segue.memory.history import list_messages
 from segue.memory.session_store import get_session
 from segue.plans.store import StalePlan
@@ -44,20 +45,8 @@ MAX_ENTRIES: Final = 100
 MESSAGES_SHOWN: Final = 200
 
 NOT_TAKEN: Final = {"no_open_plan", "plan_changed", "plan_expired", "idempotency_key_reused"}
-RESPONSE_SCHEMA: Final[Json] = {
-    "type": "object",
-    "description": "The user's answer. Empty, it approves exactly what was shown.",
-    "properties": {
-        "approved": {"type": "boolean", "description": "False rejects the plan."},
-        "args": {"type": "object", "description": "Approves, with these arguments in place of the step's."},
-        "message": {"type": "string", "description": "Changes the plan: what to change, in words."},
-        "remember": {"type": "string", "enum": ["session"], "description": "Approves, and the tool asks no more here."},
-        "reason": {"type": "string", "description": "For the client alone: Segue does not read it."},
-    },
-}
-_CONTENT: Final = tuple(
-    f'{{"type":"{kind}"'.encode() for kind in ("TEXT_MESSAGE_CONTENT", "REASONING_MESSAGE_CONTENT", "TOOL_CALL_ARGS")
-)
+RESPONSE_SCHEMA: Final[Json] = load_toml("event_types.toml", package="segue.api")["answer"]
+_CONTENT: Final = b'{"type":"TEXT_MESSAGE_CONTENT"', b'{"type":"REASONING_MESSAGE_CONTENT"', b'{"type":"TOOL_CALL_ARGS"'
 _SAID: Final = b'{"type":"TEXT_MESSAGE_START","messageId":"%b"'
 
 router = router_of("doors", route_class=DoorRoute)
