@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import quote, urlencode
 
@@ -150,11 +151,6 @@ class LangGraphRun:
         return {"headers": headers, **every_door.on_disconnect(self.client, self.turn, asked=self.cancels)}
 
 
-class _Blank(ServerSentEvent):
-    def encode(self) -> bytes:
-        return b"\n"  # which may stand before JSON
-
-
 async def _view(client: Client, thread_id: str, session_id: str | None = None) -> ThreadView:
     session_id = session_id or (await known_session(client, thread_id)).id
     caller, limit = client.caller, MESSAGES_SHOWN + 1
@@ -261,7 +257,8 @@ def _wait(run: LangGraphRun) -> Response:
         except AppError as error:
             yield to_json({"__error__": {"error": error.code, "message": error.detail}})
 
-    how: Json = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": _Blank}
+    blank = partial(ServerSentEvent, sep="\n")  # a line end, which may stand before JSON
+    how: Json = {"media_type": "application/json", "ping": HEARTBEAT_S, "ping_message_factory": blank}
     return EventSourceResponse(outcome(), **how, **run.options("join"))
 
 
