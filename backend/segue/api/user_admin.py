@@ -1,6 +1,6 @@
 """Routes for operators: users, their limits and data, API keys. Only the answer that makes a key has a secret."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated
@@ -23,7 +23,7 @@ from segue.domain.identity import Identity, known_owner
 from segue.history.operator_figures import UserOverview, list_users
 from segue.users.api_keys import ApiKey, ApiKeys, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
-from segue.users.limits import NO_OWN, Limits, OwnLimits, load_limits, set_limits
+from segue.users.limits import NO_OWN, OwnLimits, load_limits, set_limits
 
 
 class _UserRoute(StrictJsonRoute):
@@ -234,9 +234,5 @@ async def _set(services: Services, user: str, own: OwnLimits, operator: Ops) -> 
 
 
 def _shown_limits(services: Services, user: str, own: OwnLimits) -> ShownLimits:
-    return ShownLimits(user, _numbers(own), _numbers(own.over(services.limits.usual)))
-
-
-def _numbers(limits: OwnLimits | Limits) -> LimitsToSet:
-    cost = limits.cost_per_day
-    return LimitsToSet(**{**asdict(limits), "cost_per_day": None if cost is None else float(cost)})
+    limits = own, own.over(services.limits.usual)
+    return ShownLimits(user, *(LimitsToSet.model_validate(each, from_attributes=True, strict=False) for each in limits))
