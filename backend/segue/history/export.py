@@ -40,7 +40,6 @@ from segue.turns.queries import ended_turns, report_of, status_of
 MAX_MESSAGES = 20_000
 MAX_RESULTS_BYTES = 10_000_000  # of all results together: each is searched for secrets
 READ_BY_MODEL = "model_"  # the prefix of the rule in a verdict that a model gave
-_SPEAKERS = {"user": "User", "assistant": "Assistant"}
 MAX_ARGS_CHARS = 300
 MAX_FILE_BYTES: Final = 2_000_000  # of a sample: a longer session stays as it was recorded last
 MAX_FILES: Final = 500  # the oldest go first
@@ -287,7 +286,7 @@ def _shown(message: Message, conversation: StoredConversation) -> Iterator[str]:
     decision = decision_of(message.content) if message.role == "user" else None
     text = f"({decision})" if decision else str(message.content)
     meanwhile = " (meanwhile)" if STEERED in message.metadata else ""
-    yield f"## {_SPEAKERS[message.role]}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
+    yield f"## {message.role.capitalize()}, {message.created_at:%Y-%m-%d %H:%M}{meanwhile}"
     if files := message.metadata.get("attachments"):
         lines = (f"- `` {_plain(each['name'])} `` ({each['media_type']}, {each['size_bytes']} bytes)" for each in files)
         yield "\n".join(lines)
