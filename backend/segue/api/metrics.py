@@ -154,8 +154,7 @@ class Metrics:
 
     def text(self, more: Iterable[Metric] = ()) -> bytes:
         """Returns all metrics and `more`, in Prometheus' text format. Blocks while other processes give theirs."""
-        given = prometheus_client.CollectorRegistry()
-        given.register(_Scraped(lambda: more))
+        given = _Scraped(lambda: more)
         return prometheus_client.generate_latest(self.scraped) + prometheus_client.generate_latest(given)
 
     def observe(self, observation: telemetry.Observation) -> None:  # noqa: C901, PLR0912 (one line per kind of observation)

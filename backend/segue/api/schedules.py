@@ -99,8 +99,7 @@ async def create_schedule(body: NewSchedule, client: Client) -> Schedule:
     rule = Rule(body.at, body.cron, body.rrule, zone, body.until, now)
     given = body.model_dump(exclude={"new_session"}) | {"time_zone": zone, "starts_at": now, "made_by": "user"}
     given |= {"groups": list(origin.groups), "id": client.id_of("sch", body)}
-    async with services.database.transaction() as connection:
-        return await schedules.make_schedule(connection, caller, given, rule, services.settings, now=now)
+    return await services.database.transact(schedules.make_schedule, caller, given, rule, services.settings, now=now)
 
 
 @router.get("")
