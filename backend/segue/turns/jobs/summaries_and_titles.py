@@ -67,7 +67,8 @@ class Titles:
     slots = 2
 
     async def claim(self) -> DueTitle | None:
-        return await self.database.write(_claim_title, lease_s=self.lease_s)
+        row = await self.database.write(claim_row, _CLAIM_TITLE, lease_s=self.lease_s)
+        return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
 
     async def run(self, job: DueTitle) -> bool:
         """Returns False: no other title waits for this one."""
@@ -87,7 +88,7 @@ class Titles:
         return False
 
     async def give_back(self, job: DueTitle, wait_s: float) -> None:
-        await self.database.write(_give_back_title, job, wait_s=wait_s)
+        await self.database.write(postpone_row, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))
 
     def ids(self, job: DueTitle) -> dict[str, str]:
         return {"session_id": job.session_id}
@@ -114,12 +115,6 @@ class Titles:
 _CLAIM_TITLE = claiming(sessions, "title_due_at", TITLE_IS_DUE, read=sessions.c["owner", "id", "title", "language"])
 
 
-async def _claim_title(connection: Connection, *, lease_s: float) -> DueTitle | None:
-    """Claims the title due for longest, for `lease_s` seconds. Returns None if none is due."""
-    row = await claim_row(connection, _CLAIM_TITLE, lease_s=lease_s)
-    return DueTitle(row.owner, row.id, row.title or "", row.language) if row else None
-
-
 async def _store_title(connection: Connection, job: DueTitle, title: str | None) -> bool:
     """Stores a title; None keeps the first words for good. False if it is None, or another title was given."""
     still_due = (sessions.c.id == job.session_id, sessions.c.title_due_at.is_not(None))
@@ -128,11 +123,6 @@ async def _store_title(connection: Connection, job: DueTitle, title: str | None)
         return False
     query = sa.update(sessions).where(*still_due, sessions.c.title == job.title).values(title=title, title_due_at=None)
     return await connection.scalar(query.returning(sessions.c.id)) is not None
-
-
-async def _give_back_title(connection: Connection, job: DueTitle, *, wait_s: float) -> None:
-    """Makes a claimed title due again in `wait_s` seconds."""
-    await postpone_row(connection, sessions, "title_due_at", job.session_id, title_due_at=due_in(wait_s))
 
 
 def condensed(message: Message, time_zone: str) -> dict[str, Any]:
