@@ -36,6 +36,12 @@ NEW_MESSAGE_COLUMNS = {
 }
 
 
+def next_seq(session_id: sa.ColumnElement[str], **values: Any) -> sa.CTE:
+    """Returns a part of a statement that takes the next `seq` of a session, and sets `values` in its row."""
+    taken = sa.update(sessions).where(sessions.c.id == session_id).values(next_seq=sessions.c.next_seq + 1, **values)
+    return taken.returning((sessions.c.next_seq - 1).label("seq")).cte("allocated")
+
+
 def insert_message(allocated: sa.CTE, *, opens_turn: bool = False) -> sa.Insert:
     """Returns a statement that stores NEW_MESSAGE_COLUMNS under the `seq` of `allocated`. To be built once."""
     columns: dict[str, sa.ColumnElement[Any]] = dict(NEW_MESSAGE_COLUMNS)
@@ -78,13 +84,7 @@ def message_values(turn: TurnKey, message: NewMessage) -> dict[str, Any]:
     return {NEW_MESSAGE_COLUMNS[name].key: value for name, value in values.items()}
 
 
-_APPEND = insert_message(
-    sa.update(sessions)
-    .where(sessions.c.id == NEW_MESSAGE_COLUMNS["session_id"])
-    .values(next_seq=sessions.c.next_seq + 1)
-    .returning((sessions.c.next_seq - 1).label("seq"))
-    .cte("allocated")
-)
+_APPEND = insert_message(next_seq(NEW_MESSAGE_COLUMNS["session_id"]))
 
 
 async def append_message(connection: Connection, turn: TurnKey, message: NewMessage) -> str:
@@ -105,13 +105,7 @@ _MOVE = (
     sa.update(messages)
     .where(messages.c.turn_id == sa.bindparam("of_turn"), messages.c.role == "user")
     .values(
-        seq=sa.update(sessions)
-        .where(sessions.c.id == sa.bindparam("at_session"))
-        .values(next_seq=sessions.c.next_seq + 1, gaps=sessions.c.gaps + 1)
-        .returning((sessions.c.next_seq - 1).label("seq"))
-        .cte("allocated")
-        .select()
-        .scalar_subquery(),
+        seq=next_seq(sa.bindparam("at_session"), gaps=sessions.c.gaps + 1).select().scalar_subquery(),
         turn_id=sa.bindparam("to_turn"),
         turn_seq=sa.bindparam("to_turn_seq"),
     )

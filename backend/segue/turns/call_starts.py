@@ -22,7 +22,7 @@ from segue.db.rows import without_defaults
 from segue.domain.events import SteerRead
 from segue.domain.session import TurnKey, turn_key
 from segue.domain.tool import CallEffect, ToolChoice
-from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message
+from segue.memory.history import NEW_MESSAGE_COLUMNS, NewMessage, insert_message, message_values, move_message, next_seq
 from segue.plans.mandates import Use, book
 from segue.tools.results import PlanStep
 from segue.turns.claims import IS_HELD, Claim, StaleTurn, fenced_transaction, held
@@ -76,9 +76,8 @@ async def _start(connection: Connection, values: Mapping[str, Any]) -> None:
 
 def _starting() -> ReturningInsert[str]:
     fenced = sa.select(turns.c.session_id).where(*IS_HELD).with_for_update(read=True).cte("fenced")
-    counted = sa.update(sessions).where(sessions.c.id == fenced.c.session_id).values(next_seq=sessions.c.next_seq + 1)
-    allocated = counted.returning((sessions.c.next_seq - 1).label("seq")).cte("allocated")
-    message = insert_message(allocated).returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
+    stored = insert_message(next_seq(fenced.c.session_id))
+    message = stored.returning(messages.c.session_id, messages.c.turn_id, messages.c.id).cte("said")
     texts, objects = ("id", "tool_name", "mandate_id"), ("args", "covered", "effect", "approval")
     kinds = {**dict.fromkeys(texts, sa.Text), **dict.fromkeys(objects, JSONB), "granted": sa.Boolean}
     records = sa.func.jsonb_to_recordset(sa.bindparam("made", type_=JSONB))

@@ -68,24 +68,18 @@ def _finish(told: Outbox | None = None) -> ReturningInsert[int]:
         .returning(*(OF_TURNS if told else (turns.c.session_id,)))
         .cte("finished")
     )
-    moved = (
-        sa.update(sessions)
-        .where(sessions.c.id == finished.c.session_id)
-        .values(
-            next_seq=sessions.c.next_seq + 1,
-            updated_at=sa.func.clock_timestamp(),
-            last_turn_id=history.NEW_MESSAGE_COLUMNS["turn_id"],
-            title_due_at=title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
-            **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
-        )
-        .returning((sessions.c.next_seq - 1).label("seq"))
-        .cte("moved")
+    allocated = history.next_seq(
+        finished.c.session_id,
+        updated_at=sa.func.clock_timestamp(),
+        last_turn_id=history.NEW_MESSAGE_COLUMNS["turn_id"],
+        title_due_at=title_due_on_answer(sa.bindparam("improves_title", type_=sa.Boolean)),
+        **due_columns(sa.bindparam("cut_off", type_=sa.BigInteger), sa.bindparam("seen_seq", type_=sa.BigInteger)),
     )
     session = sa.select(finished.c.session_id)
     also = [booking(session.scalar_subquery(), session.exists()).cte("booked")]
     if told:
         also.append(turns_ended(finished, history.NEW_MESSAGE_COLUMNS["content"] if told.content else None).cte("told"))
-    return history.insert_message(moved).add_cte(*also).returning(messages.c.seq)
+    return history.insert_message(allocated).add_cte(*also).returning(messages.c.seq)
 
 
 _FINISH = {told: _finish(told) for told in (None, Outbox(content=False), Outbox(content=True))}
