@@ -130,8 +130,8 @@ async def end_turn(
     is_neglected = (turns.c.lease_until < sa.func.now()) | turns.c.cancel_requested_at.is_not(None)
     of_neglected, of_claim = ((*IS_HELD, is_neglected), sa.func.now()), (IS_HELD, sa.literal(now))
     which, at = of_neglected if isinstance(turn, NeglectedTurn) else of_claim
-    did = run_failed(timeline) if timeline else {}
-    ending = _ending(which, error, finished_at=at, is_told=outbox_of(connection) is not None, did=did)
+    did = {"finished_at": at, **(run_failed(timeline) if timeline else {})}
+    ending = _ending(which, error, did, is_told=outbox_of(connection) is not None)
     if (await connection.execute(ending, held(turn.key, turn.epoch))).one_or_none() is None:
         return None
     if error.code == TURN_CANCELLED:
@@ -143,12 +143,7 @@ async def end_turn(
 
 
 def _ending(
-    which: Sequence[sa.ColumnElement[bool]],
-    error: AppError,
-    *,
-    finished_at: sa.ColumnElement[datetime],
-    is_told: bool,
-    did: Mapping[str, Any],
+    which: Sequence[sa.ColumnElement[bool]], error: AppError, did: Mapping[str, Any], *, is_told: bool
 ) -> sa.Select[tuple[str]]:
     ended = (
         sa.update(turns)
@@ -158,7 +153,6 @@ def _ending(
             error=error_row(error),
             error_extra=clean(error.extra) or None,
             lease_until=None,
-            finished_at=finished_at,
             **did,
         )
         .returning(*OF_TURNS)
