@@ -220,21 +220,17 @@ _IS_VECTOR: sa.ColumnElement[bool] = sa.literal_column(
 )
 
 
-def _nearest_statement() -> sa.Select[Any]:
+_TO = sa.cast(sa.bindparam("to", type_=ARRAY(REAL)), _Vector())
+_COSINE = 1 - sa.cast(memories.c.embedding, _Vector()).op("<=>", return_type=sa.Float())(_TO)
+_NEAREST: sa.Select[Any] = (
+    sa.select(*_SHOWN, _COSINE.label("cosine"))
+    .where(memories.c.owner == sa.bindparam("of_owner"), _IS_CURRENT)
+    .where(memories.c.embedding_model == sa.bindparam("of_model"))
     # Only embeddings of one length compare; a model may be served at another length one day.
-    to = sa.cast(sa.bindparam("to", type_=ARRAY(REAL)), _Vector())
-    cosine = 1 - sa.cast(memories.c.embedding, _Vector()).op("<=>", return_type=sa.Float())(to)
-    return (
-        sa.select(*_SHOWN, cosine.label("cosine"))
-        .where(memories.c.owner == sa.bindparam("of_owner"), _IS_CURRENT)
-        .where(memories.c.embedding_model == sa.bindparam("of_model"))
-        .where(sa.func.cardinality(memories.c.embedding) == sa.bindparam("dimensions", type_=sa.Integer), _IS_VECTOR)
-        .order_by(cosine.desc())
-        .limit(sa.bindparam("at_most"))
-    )
-
-
-_NEAREST = _nearest_statement()
+    .where(sa.func.cardinality(memories.c.embedding) == sa.bindparam("dimensions", type_=sa.Integer), _IS_VECTOR)
+    .order_by(_COSINE.desc())
+    .limit(sa.bindparam("at_most"))
+)
 
 
 async def nearest_facts(
