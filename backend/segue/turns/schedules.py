@@ -335,9 +335,8 @@ class Schedules:
         """Settles the last turn and begins the one that is due. Returns whether it may be due again."""
         last = None
         if job.last_turn_id is not None:
-            ended = select(*(turns.c[name] for name in ("id", "session_id", "status", "error")))
-            async with self.database.read_only() as connection:
-                last = (await connection.execute(ended.where(turns.c.id == job.last_turn_id))).one_or_none()
+            found = select(*turns.c["id", "session_id", "status", "error"]).where(turns.c.id == job.last_turn_id)
+            last = (await self.database.read(Connection.execute, found)).one_or_none()
         is_due = job.next_at is not None and job.next_at <= job.now
         is_open = last is not None and last.status in ("queued", "running")
         if last is not None and last.status == "failed" and job.tries_left is not None:
@@ -445,9 +444,8 @@ class Promised:
     async def end(self, context: ToolContext, promise_id: str) -> bool:
         is_it = (schedules.c.id == promise_id, schedules.c.owner == context.owner, schedules.c.made_by == "promise")
         again = case((schedules.c.tries_left.is_not(None), _LOOKED_AT_ANEW))  # its last turn may run again
-        over = {"status": "ended", "next_at": None, "look_at": again}
-        async with self.database.autocommit() as connection:
-            return bool((await connection.execute(update(schedules).where(*is_it).values(over))).rowcount)
+        over = update(schedules).where(*is_it).values(status="ended", next_at=None, look_at=again)
+        return bool((await self.database.write(Connection.execute, over)).rowcount)
 
 
 async def _moved(connection: Connection, /, job: Row[Any], **values: Any) -> bool:

@@ -102,8 +102,7 @@ class Triggers:
     async def listed(self, owner: str, *, before: Position | str | None, limit: int) -> list[tuple[Trigger, Position]]:
         """Newest first, each with its position."""
         mine = select(triggers).where(triggers.c.owner == owner, older_than(triggers, before))
-        async with self.database.read_only() as connection:
-            rows = (await connection.execute(mine.order_by(*newest_first(triggers)).limit(limit))).all()
+        rows = await self.database.read(Connection.execute, mine.order_by(*newest_first(triggers)).limit(limit))
         return [(Trigger(**self._shown(row)), (row.seq, row.id)) for row in rows]
 
     async def change(self, owner: str, trigger_id: str, changes: Mapping[str, Any]) -> Trigger:
