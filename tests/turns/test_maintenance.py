@@ -12,6 +12,7 @@ from starlette.responses import Response
 from segue import tool
 from segue.config import Settings
 from tests.support.logs import until
+from tests.support.patience import PATIENCE_S
 from tests.support.plans import Frozen, press
 from tests.support.provider import Provider, calls, says
 from tests.support.results import use_toolbox
@@ -53,7 +54,8 @@ async def unused_for(stores: Stores, session: str, **time: float) -> None:
 
 
 async def gone(stores: Stores, session: str) -> None:
-    await stores.until("SELECT count(*) = 0 FROM sessions WHERE id = $1", session)
+    async with asyncio.timeout(PATIENCE_S):  # upkeep writes for as long as the service runs
+        await stores.until("SELECT count(*) = 0 FROM sessions WHERE id = $1", session)
 
 
 async def lacks_keys_of(stores: Stores, session: str) -> bool:
