@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from segue.domain.ids import offered_name
 from segue.language.lexicon import load_toml
-from segue.models.reply import OPAQUE
+from segue.models.reply import OPAQUE, opaque_of_call
 
 NO_ANSWER: Final = "(no answer was given)"
 RESULTS_NOTED: Final = "(results noted)"
@@ -189,13 +189,12 @@ def _with_one_call_each(messages: Iterable[BaseMessage], form: WireForm) -> Iter
 def _split(message: AIMessage) -> Iterator[AIMessage]:
     opaque = message.additional_kwargs.get(OPAQUE)
     for index, call in enumerate(message.tool_calls):
-        extra = {OPAQUE: {**opaque, "calls": opaque["calls"][index : index + 1]}} if opaque else {}
+        extra = {OPAQUE: opaque_of_call(opaque, index)} if opaque else {}
         if index == 0:
             extra = {**message.additional_kwargs, **extra}
             yield message.model_copy(update={"tool_calls": [call], "additional_kwargs": extra})
         else:
             yield AIMessage("", tool_calls=[call], additional_kwargs=extra)
-        opaque = opaque and {**opaque, "message": {}}  # the parts of them all go with the first
 
 
 def _pairs(calls: Sequence[AIMessage], results: dict[str, ToolMessage]) -> Iterator[BaseMessage]:

@@ -149,6 +149,11 @@ def opaque_parts(reply: Reply, calls: Iterable[ModelCall]) -> dict[str, Any] | N
     return {"by": reply.opaque.by, "message": reply.opaque.message, "calls": of_calls}
 
 
+def opaque_of_call(opaque: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Returns the opaque parts of one of the calls in a message of its own; parts of them all go with the first."""
+    return {**opaque, "message": {} if index else opaque["message"], "calls": opaque["calls"][index : index + 1]}
+
+
 def written_call(name: str, args: str, opaque: Mapping[str, Any]) -> ModelCall:
     return ModelCall(sendable_name(name), read_arguments(args), opaque)
 
