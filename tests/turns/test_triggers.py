@@ -185,6 +185,23 @@ async def test_a_rolled_secret_holds_for_a_day_beside_the_new_one_and_neither_st
     await stores.until("SELECT count(*) = 3 FROM turns WHERE status = 'completed'")
 
 
+async def test_a_secret_holds_for_its_day_also_if_its_trigger_is_rolled_again(
+    client: Client, provider: Provider, clock: Frozen, stores: Stores
+) -> None:
+    provider.always(TICKET, says("Done."))
+    rolled = [await made(client, new_session=True)]
+    for _ in range(2):
+        clock.now += timedelta(hours=6)
+        rolled.append((await client.http.post(f"/triggers/{rolled[0]['id']}/roll")).json())
+    statuses = []
+    for hours in (1, 18, 6):  # six hours after the last roll the first secret has had its day, in six more the second
+        clock.now += timedelta(hours=hours)
+        answers = [await send(client, each, b"{}", clock=clock, event=f"{hours}-{n}") for n, each in enumerate(rolled)]
+        statuses.append([each.status_code for each in answers])
+    assert statuses == [[202, 202, 202], [401, 202, 202], [401, 401, 202]]
+    await stores.until("SELECT count(*) = 6 FROM turns WHERE status = 'completed'")
+
+
 async def test_an_event_whose_secret_no_key_opens_any_more_is_refused_and_the_log_says_why(
     settings: Settings, provider: Provider, clock: Frozen
 ) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # cryptography is slow to import
 MAX_EVENT_BYTES: Final = 32_000
 WINDOW_S: Final = 300
 ROLLED_LASTS: Final = timedelta(days=1)
+MOST_ROLLED: Final = 10  # old secrets of a trigger, the newest: each of them holds for its day
 SECRET_BYTES: Final = 32
 _EVENT_ID: Final = re.compile(r"[\x21-\x7e]{1,150}")
 
@@ -91,11 +92,12 @@ class Triggers:
             return TriggerWithSecret(**self._shown(stored.one()), secret=secret)
 
     async def roll(self, owner: str, trigger_id: str) -> TriggerWithSecret:
-        """Gives a trigger another secret. The one before holds for a day. Raises NotFound."""
+        """Gives a trigger another secret. The one before holds for a day, as those before it do. Raises NotFound."""
         async with self.database.transaction() as connection:
             row = await _find(connection, trigger_id, owner=owner)
-            secret, before = _new_secret(), next(iter(self._secrets(row)), None)
-            sealed = self._sealed(trigger_id, secret, before=before, until=self.clock() + ROLLED_LASTS)
+            secret, ends = _new_secret(), (self.clock() + ROLLED_LASTS).isoformat()
+            old = [(each, until or ends) for each, until in self._secrets(row)]
+            sealed = self._sealed(trigger_id, secret, old[:MOST_ROLLED])
             await connection.execute(update(triggers).where(triggers.c.id == trigger_id).values(sealed=sealed))
         return TriggerWithSecret(**self._shown(row), secret=secret)
 
@@ -161,7 +163,7 @@ class Triggers:
         event_id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
         is_recent = re.fullmatch("[0-9]{1,12}", at) and abs(self.clock().timestamp() - int(at)) <= WINDOW_S
         if _EVENT_ID.fullmatch(event_id) and is_recent:
-            keys = [base64.b64decode(each.removeprefix("whsec_")) for each in self._secrets(row)]
+            keys = [base64.b64decode(each.removeprefix("whsec_")) for each, _ in self._secrets(row)]
             expected = signatures(keys, event_id, int(at), body).split()
             received = headers.get("webhook-signature", "").split()
             if any(hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in received):
@@ -169,20 +171,23 @@ class Triggers:
         log.info("trigger_refused", trigger_id=row.id)
         raise app_error("signature_invalid")
 
-    def _secrets(self, row: Row[Any]) -> list[str]:
-        """Returns the valid secrets, the newest first; none if no key opens them."""
+    def _secrets(self, row: Row[Any]) -> list[tuple[str, str | None]]:
+        """Returns the valid secrets and when each ends, first the newest, which does not; none if no key opens them."""
         opened = self.seal.open_text(row.sealed) if self.seal is not None else None
         known = orjson.loads(opened) if opened is not None else {}
         if known.get("trigger") != row.id:
             log.warning("trigger_not_opened", trigger_id=row.id, advice="Put its MCP_TOKEN_KEY back, or roll it.")
             return []
-        is_before = known["until"] is not None and self.clock() < datetime.fromisoformat(known["until"])
-        return [known["secret"], *([known["before"]] if is_before and known["before"] else [])]
+        old, now = [(known["before"], known["until"]), *known.get("earlier", ())], self.clock()
+        valid = [(each, until) for each, until in old if each and now < datetime.fromisoformat(until)]
+        return [(known["secret"], None), *valid]
 
-    def _sealed(self, trigger_id: str, secret: str, *, before: str | None = None, until: datetime | None = None) -> str:
+    def _sealed(self, trigger_id: str, secret: str, old: Sequence[tuple[str, str | None]] = ()) -> str:
+        """Of the `old` secrets, the newest first, the release before this reads one."""
         if self.seal is None:
             raise app_error("trigger_key_missing")
-        known = {"trigger": trigger_id, "secret": secret, "before": before, "until": until}
+        before, until = old[0] if old else (None, None)
+        known = {"trigger": trigger_id, "secret": secret, "before": before, "until": until, "earlier": old[1:]}
         return self.seal.seal_text(orjson.dumps(known).decode())
 
     def _shown(self, row: Row[Any]) -> dict[str, Any]:
