@@ -822,15 +822,23 @@ async def never_said(*_: str) -> bool:
     return False
 
 
+MAKING = f"SELECT pg_advisory_xact_lock(hashtextextended('schedules of {LOCAL_USER}', 0))"
+
+
 async def test_a_schedule_that_is_asked_for_again_with_its_key_is_the_same_one(
-    settings: Settings, provider: Provider
+    settings: Settings, provider: Provider, stores: Stores
 ) -> None:
     provider.always(REPORT, says("Done."))
-    async with running(settings.model_copy(update={"schedules_per_user": 2}), clock=(clock := Frozen())) as client:
+    bounded, clock = settings.model_copy(update={"schedules_per_user": 2}), Frozen()
+    async with running(bounded, clock=clock) as client, looking_into(settings) as others:
         at = clock() + timedelta(minutes=5)
         given: dict[str, Any] = {"message": REPORT, "new_session": True, "at": at.isoformat()}
         create = partial(client.http.post, "/schedules", headers={"Idempotency-Key": "k-1"})
-        both = await asyncio.gather(create(json=given), create(json=given))
+        async with stores.database.transaction():
+            await stores.database.execute(MAKING)
+            coming = [asyncio.create_task(create(json=given)) for _ in range(2)]
+            await others.until_locked("%advisory%", 2)
+        both = await asyncio.gather(*coming)
         clock.now += timedelta(minutes=10)
         again, other = await create(json=given), await create(json=given | {"message": "Report on nothing"})
         unlike = await create(json=given | {"cron": NIGHTLY, "at": None}, headers={"Idempotency-Key": "k-2"})
@@ -839,3 +847,27 @@ async def test_a_schedule_that_is_asked_for_again_with_its_key_is_the_same_one(
     assert {each.json()["id"] for each in (*both, again)} == {listed[1]}
     assert listed[0] == unlike.json()["id"]
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+
+
+async def test_a_rule_is_computed_before_the_transaction_that_stores_it_and_anew_if_it_was_changed_meanwhile(
+    settings: Settings, stores: Stores
+) -> None:
+    async with running(settings) as client, looking_into(settings) as others:
+        schedule = await made(client, new_session=True, cron=NIGHTLY, time_zone=ROME)
+        path = f"/schedules/{schedule['id']}"
+        never: dict[str, Any] = {"cron": "at five"}
+        async with stores.database.transaction():
+            await stores.database.execute(MAKING)
+            await stores.database.execute("SELECT 1 FROM schedules FOR UPDATE")
+            new = {"message": REPORT, "new_session": True, **never}
+            refused = [
+                await client.http.post("/schedules", json=new, headers={"Idempotency-Key": "k-1"}),
+                await client.http.patch(path, json=never),
+            ]
+            moving = asyncio.create_task(client.http.patch(path, json={"time_zone": "Asia/Tokyo"}))
+            await others.until_locked("SELECT schedules.%FOR UPDATE")
+            await stores.database.execute("UPDATE schedules SET cron = '0 5 * * *'")
+        moved = (await moving).json()
+    assert [each.status_code for each in refused] == [422, 422]
+    assert (moved["cron"], moved["time_zone"]) == ("0 5 * * *", "Asia/Tokyo")
+    assert datetime.fromisoformat(moved["next_at"]).strftime("%H:%M") == "20:00"

@@ -1,5 +1,6 @@
 """Routes to schedules and triggers. A trigger's address needs no key, because its events are signed."""
 
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -99,7 +100,7 @@ async def create_schedule(body: NewSchedule, client: Client) -> Schedule:
     rule = Rule(body.at, body.cron, body.rrule, zone, body.until, now)
     given = body.model_dump(exclude={"new_session"}) | {"time_zone": zone, "starts_at": now, "made_by": "user"}
     given |= {"groups": list(origin.groups), "id": client.id_of("sch", body)}
-    return await services.database.transact(schedules.make_schedule, caller, given, rule, services.settings, now=now)
+    return await schedules.make_schedule(services.database, caller, given, rule, services.settings, now=now)
 
 
 @router.get("")
@@ -123,17 +124,24 @@ async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, servic
     if body.kinds:
         changes |= {kind: getattr(body, kind) for kind in KINDS} | {"starts_at": services.clock()}
     check_length(services, body.message or "")
-    async with services.database.transaction() as connection:
-        row = await schedules.lock_schedule(connection, caller, schedule_id)
-        _check_overlap(changes.get("overlap", row.overlap), new_session=row.session_id is None)
-        if "time_zone" in body.model_fields_set:
-            changes["time_zone"] = await _zone_of(connection, services, caller, body, row.session_id)
-        changes |= await _moved(services, row, changes)
-        if row.status == "ended" and "status" in changes:
-            await schedules.check_another(connection, caller, limit=services.settings.schedules_per_user)
-        if changes:
-            await schedules.change_schedule(connection, schedule_id, changes)
-        return await schedules.get_schedule(connection, caller, schedule_id)
+    row = await services.read(schedules.find_schedule, caller, schedule_id)
+    if "time_zone" in body.model_fields_set:
+        changes["time_zone"] = await services.read(_zone_of, services, caller, body, row.session_id)
+    while True:
+        rule, first = _changed_rule(row, changes), None
+        if rule is not None:  # before the transaction, since it may take a second
+            first = await schedules.check_rule(rule, services.settings, now=services.clock())
+        async with services.database.transaction() as connection:
+            row = await schedules.find_schedule(connection, caller, schedule_id, locks=True)
+            if _changed_rule(row, changes) != rule:
+                continue
+            _check_overlap(changes.get("overlap", row.overlap), new_session=row.session_id is None)
+            columns = changes | _moved(row, changes, first)
+            if row.status == "ended" and "status" in columns:
+                await schedules.check_another(connection, caller, limit=services.settings.schedules_per_user)
+            if columns:
+                await schedules.change_schedule(connection, schedule_id, columns)
+            return await schedules.get_schedule(connection, caller, schedule_id)
 
 
 @router.delete("/{schedule_id}", status_code=204)
@@ -169,15 +177,18 @@ async def _zone_of(connection: Connection, services: Services, caller: str, when
     return when.time_zone or services.settings.time_zone
 
 
-async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Returns the columns of when it is due, as far as the changes change them. Raises what `check_rule` raises."""
-    of_rule = changes.keys() & {*KINDS, "time_zone", "until"}
-    status = changes.get("status", "active" if row.status == "ended" and of_rule else row.status)
-    is_moved = status == "active" and (of_rule or row.status != status)
-    if of_rule or is_moved:
-        known = {name: changes.get(name, getattr(row, name)) for name in Rule.__slots__}
-        first = await schedules.check_rule(Rule(**known), services.settings, now=services.clock())
-    if not is_moved:
+def _changed_rule(row: Any, changes: dict[str, Any]) -> Rule | None:
+    """Returns the rule with the changes, None if they leave it and do not resume what is paused or has ended."""
+    resumes = changes.get("status") == "active" and row.status != "active"
+    if not (resumes or changes.keys() & {*KINDS, "time_zone", "until"}):
+        return None
+    return Rule(**{name: changes.get(name, getattr(row, name)) for name in Rule.__slots__})
+
+
+def _moved(row: Any, changes: dict[str, Any], first: datetime | None) -> dict[str, Any]:
+    """Returns the columns of when it is due. `first` is the first time of a changed rule."""
+    status = changes.get("status", "active" if row.status == "ended" and first else row.status)
+    if status != "active" or first is None:
         return {} if status == row.status else {"status": status, **dict.fromkeys(("next_at", "look_at", "tries_left"))}
     # When its last turn is looked at, which may have to be run again.
     again = row.look_at if row.tries_left is not None else None

@@ -153,13 +153,16 @@ def if_given(
 OWNER_LOCK: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bindparam("of_owner", type_=Text), 0)))
 
 
-async def made_before(connection: AsyncConnection, table: Table, owner: str, row_id: str | None) -> Row[Any] | None:
-    """Returns the owner's row of this id, if there is one, and keeps others from making it until the transaction ends.
+async def made_before(
+    connection: AsyncConnection, table: Table, owner: str, row_id: str | None, *, locks: bool = True
+) -> Row[Any] | None:
+    """Returns the owner's row of this id, if there is one. If it `locks`, no other makes it until the transaction ends.
     Raises AppError `idempotency_key_reused` for a row of the same key and another body.
     """
     if row_id is None:
         return None
-    await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
+    if locks:
+        await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
     found = select(table).where(table.c.owner == owner, table.c.id.startswith(row_id[:-OF_BODY]))
     made = (await connection.execute(found)).one_or_none()
     if made is not None and made.id != row_id:

@@ -198,19 +198,28 @@ async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> da
 
 
 async def make_schedule(
-    connection: Connection, owner: str, columns: Mapping[str, Any], rule: Rule, settings: TurnSettings, *, now: datetime
+    database: Database, owner: str, columns: Mapping[str, Any], rule: Rule, settings: TurnSettings, *, now: datetime
 ) -> Schedule:
     """Stores a schedule of these columns, or returns the one of their id that was made before. Raises NotFound for the
     session, AppError `too_many_unattended`, `idempotency_key_reused`, and what `Rule.check` raises.
     """
+    async with database.read_only() as connection:
+        if (made := await made_before(connection, schedules, owner, columns.get("id"), locks=False)) is not None:
+            return await get_schedule(connection, owner, made.id)
+    first = await check_rule(rule, settings, now=now)
+    return await database.transact(_store, owner, columns, first, limit=settings.schedules_per_user, now=now)
+
+
+async def _store(
+    connection: Connection, owner: str, columns: Mapping[str, Any], first: datetime, *, limit: int, now: datetime
+) -> Schedule:
     if (made := await made_before(connection, schedules, owner, columns.get("id"))) is not None:
         return await get_schedule(connection, owner, made.id)
-    first = await check_rule(rule, settings, now=now)
     if columns["session_id"] is not None:
         await check_session(connection, owner, columns["session_id"])
     is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
     await connection.execute(delete(schedules).where(schedules.c.owner == owner, ~_GOES_ON, is_old))
-    await check_another(connection, owner, limit=settings.schedules_per_user)
+    await check_another(connection, owner, limit=limit)
     schedule_id = columns.get("id") or new_id("sch", now)
     due = {"id": schedule_id, "status": "active", "next_at": first, "look_at": first, "created_at": func.now()}
     await connection.execute(insert(schedules).values({**columns, **due, "owner": owner}))
@@ -247,10 +256,11 @@ async def list_schedules(
     return [(_schedule(row), (row.seq, row.id)) for row in await connection.execute(statement.limit(limit))]
 
 
-async def lock_schedule(connection: Connection, owner: str, schedule_id: str) -> Row[Any]:
-    """Returns the row, which nothing else changes until the caller's transaction ends. Raises NotFound."""
+async def find_schedule(connection: Connection, owner: str, schedule_id: str, *, locks: bool = False) -> Row[Any]:
+    """Returns the row. If it `locks`, nothing else changes that until the transaction ends. Raises NotFound."""
     mine = select(schedules).where(schedules.c.id == schedule_id, schedules.c.owner == owner)
-    return existing("schedule", (await connection.execute(mine.with_for_update())).one_or_none())
+    found = await connection.execute(mine.with_for_update() if locks else mine)
+    return existing("schedule", found.one_or_none())
 
 
 async def change_schedule(connection: Connection, schedule_id: str, changes: Mapping[str, Any]) -> None:
@@ -293,7 +303,7 @@ async def begin_unattended(
 
 async def begin_now(connection: Connection, turn_id: str, *, owner: str, schedule_id: str, now: datetime) -> Admitted:
     """Sends the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
-    row = await lock_schedule(connection, owner, schedule_id)
+    row = await find_schedule(connection, owner, schedule_id, locks=True)
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
     await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
     return await _begin(connection, row, turn_id, turn_id, now=now)
@@ -436,9 +446,8 @@ class Promised:
         columns = asdict(rule) | {"agent": DEFAULT_AGENT, "missed": "once", "overlap": "skip", "retries": 2}
         columns |= {"id": f"sch_{context.tool_call_id.removeprefix('call_')}", "message": f"⏰ {what}"}
         columns |= {"session_id": context.session_id, "made_by": "promise"}
-        async with self.database.transaction() as connection:
-            columns["groups"] = list(await groups_of_last(connection, context.session_id))
-            made = await make_schedule(connection, context.owner, columns, rule, self.settings, now=context.now)
+        columns["groups"] = list(await self.database.read(groups_of_last, context.session_id))
+        made = await make_schedule(self.database, context.owner, columns, rule, self.settings, now=context.now)
         return made.id, made.next_at or at
 
     async def end(self, context: ToolContext, promise_id: str) -> bool:
