@@ -212,6 +212,19 @@ ANSWERS = {
         {"content": None, "tool_calls": [{"id": "c1", "name": "search", "arguments": {"q": 1}}]},
         calls=(("search", {"q": 1}),),
     ),
+    **{
+        f"arguments called {key}": Row(
+            {"content": None, "tool_calls": [{"id": "c1", "type": "function", **more}]},
+            ({"tool_calls": [{"id": "c1", "index": 0, "type": "function", **more}]},),
+            calls=(("search", {"q": 1}),),
+        )
+        for key, more in {
+            "parameters": {"function": {"name": "search", "parameters": {"q": 1}}},
+            "input": {"name": "search", "input": {"q": 1}},
+            "parameters beside none": {"function": {"name": "search", "arguments": "", "parameters": '{"q": 1}'}},
+            "arguments beside the function": {"function": {"name": "search"}, "arguments": '{"q": 1}'},
+        }.items()
+    },
     "a name with a prefix": calling('{"q": 1}', {"q": 1}, name="functions.search"),
     "a name with Gemini's prefix": calling('{"q": 1}', {"q": 1}, name="default_api.search"),
     "a name with another prefix": calling('{"q": 1}', {"q": 1}, name=" tools.search\n"),

@@ -205,7 +205,8 @@ class CompletionReader:
 
     def _add_call(self, call: Mapping[str, Any], position: int) -> _OpenCall:
         function = call.get("function") or call
-        name, args = plain_words(function.get("name")), function.get("arguments") or ""
+        args = next((each[key] for each in (function, call) for key in _FIELDS["arguments"] if each.get(key)), "")
+        name = plain_words(function.get("name"))
         if not isinstance(args, str):
             args = orjson.dumps(args).decode()
         piece = _OpenCall(call.get("index"), plain_words(call.get("id")), name, args)
