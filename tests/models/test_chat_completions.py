@@ -461,14 +461,19 @@ async def test_a_stream_with_a_reason_to_stop_needs_no_last_word(model: ChatMode
     assert (await asked(model, as_stream=True)).text == "42"
 
 
-async def test_a_stream_that_is_cut_behind_its_reason_to_stop_is_whole(model: ChatModel, provider: Provider) -> None:
+@pytest.mark.parametrize("begun", ["", 'data: {"usage": {"prompt_to'], ids=["before its usage", "within it"])
+async def test_a_stream_that_is_cut_behind_its_reason_to_stop_is_whole(
+    model: ChatModel, provider: Provider, begun: str
+) -> None:
     async def cut(_: dict[str, Any]) -> StreamingResponse:
         return StreamingResponse(written(), media_type="text/event-stream")
 
     async def written() -> AsyncIterator[str]:
         yield f"data: {orjson.dumps(delta(content='42')).decode()}\n\n"
         yield f"data: {orjson.dumps(delta('stop')).decode()}\n\n"
-        raise ConnectionResetError  # the server hangs up before the last chunk
+        if not begun:
+            raise ConnectionResetError  # the server hangs up before the last chunk
+        yield begun
 
     provider.will(cut)
     assert (await asked(model, as_stream=True)).text == "42"

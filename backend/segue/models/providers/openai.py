@@ -51,13 +51,17 @@ class ChatCompletions(ProviderModel):
         of_client = {RENAMED.get(name, name) for name in options.sampling}
         if options.schema is not None and not options.schema.get("strict"):
             of_client.add("response_format")
-        async with aclosing(self.endpoint.events(body, forget=of_client)) as received:
-            async for event in received:
-                is_complete = event == {}
-                for part in reader.add(event):
-                    has_message = True
-                    if reader.has_begun:
-                        yield part
+        try:
+            async with aclosing(self.endpoint.events(body, forget=of_client)) as received:
+                async for event in received:
+                    is_complete = event == {}
+                    for part in reader.add(event):
+                        has_message = True
+                        if reader.has_begun:
+                            yield part
+        except ValueError:
+            if reader.finish_reason is None:  # else the stream was cut in what comes behind the answer
+                raise
         if not is_complete and reader.finish_reason is None:
             raise NotAnAnswer
         if not is_streamed and not has_message:
