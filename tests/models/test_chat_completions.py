@@ -85,6 +85,13 @@ def calling(arguments: Any, meant: dict[str, Any] | None, name: str = "search") 
 
 WRITTEN = '{"name": "search", "arguments": {"q": "1"}}'
 
+CALLED: dict[str, dict[str, Any]] = {
+    "parameters": {"function": {"name": "search", "parameters": {"q": 1}}},
+    "input": {"name": "search", "input": {"q": 1}},
+    "parameters beside none": {"function": {"name": "search", "arguments": "", "parameters": '{"q": 1}'}},
+    "arguments beside the function": {"function": {"name": "search"}, "arguments": '{"q": 1}'},
+}
+
 ANSWERS = {
     "words": Row({"content": "It is 42."}, text="It is 42."),
     "reasoning_content": Row(
@@ -218,12 +225,7 @@ ANSWERS = {
             ({"tool_calls": [{"id": "c1", "index": 0, "type": "function", **more}]},),
             calls=(("search", {"q": 1}),),
         )
-        for key, more in {
-            "parameters": {"function": {"name": "search", "parameters": {"q": 1}}},
-            "input": {"name": "search", "input": {"q": 1}},
-            "parameters beside none": {"function": {"name": "search", "arguments": "", "parameters": '{"q": 1}'}},
-            "arguments beside the function": {"function": {"name": "search"}, "arguments": '{"q": 1}'},
-        }.items()
+        for key, more in CALLED.items()
     },
     "a name with a prefix": calling('{"q": 1}', {"q": 1}, name="functions.search"),
     "a name with Gemini's prefix": calling('{"q": 1}', {"q": 1}, name="default_api.search"),

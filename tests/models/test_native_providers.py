@@ -288,6 +288,16 @@ async def test_an_error_in_the_stream_is_that_error(model: ChatModel, native: Na
     assert error.retryable
 
 
+@WAYS
+async def test_an_error_in_place_of_an_answer_is_that_error(
+    model: ChatModel, native: Native, api: NativeApi, *, as_stream: bool
+) -> None:
+    refusal, *_ = native.protocol.ERRORS["overloaded"]
+    api.will(Response(refusal.body, media_type="application/json"))
+    error = await failure(model, as_stream=as_stream)
+    assert "overloaded" in error.detail.partition("It said: ")[2].lower()
+
+
 async def test_a_stream_that_breaks_off_is_no_answer(model: ChatModel, native: Native, api: NativeApi) -> None:
     for after in (2, 4):
         api.will(native.protocol.says("A long answer.", "Another.", broken_after=after))

@@ -258,7 +258,7 @@ async def test_a_parameter_the_responses_api_refuses_is_left_out_from_then_on(
     [
         (responses_api.FAILED, f"It said: {responses_api.OVERLOADED}"),
         (responses_api.FAILS_IN_STREAM, f"It said: {responses_api.OVERLOADED}"),
-        (answers(200, {"error": {"code": "server_error", "message": "Overloaded"}}), "no answer"),
+        (answers(200, {"error": {"code": "server_error", "message": "Overloaded"}}), "It said: Overloaded"),
     ],
     ids=["a failed response", "a failed stream", "an error"],
 )

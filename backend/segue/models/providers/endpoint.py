@@ -172,7 +172,14 @@ def guarded(
         response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
         stream = cast(httpx2.AsyncByteStream, response.stream)
         is_events = "event-stream" in response.headers.get("content-type", "")
-        response.stream = _BoundedStream(stream, max_answer_bytes, rewritten if is_events else None)
+        response.stream = _BoundedStream(stream, max_answer_bytes, rewritten if is_events else without_error)
+
+    async def without_error(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        body = b"".join([piece async for piece in pieces])
+        with suppress(ValueError, RecursionError):
+            if (refused := refusals.within(read_json(body))) is not None:
+                raise refused
+        yield body
 
     return {"event_hooks": {"request": [*before, tell_trace], "response": [check]}, "follow_redirects": False}
 
