@@ -1,4 +1,4 @@
-"""A stdio MCP server by hand that starts fast: says which process it is, waits for a pipe, lists more, says much."""
+"""A stdio MCP server by hand that starts fast: says its process or what it is told, waits for a pipe, lists more."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "hold", "learn")]
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "hold", "learn", "echo")]
 CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
 NOTE = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}})
 more: list[str] = []
@@ -21,6 +21,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"result": {"tools": TOOLS + [{"name": name, "inputSchema": {"type": "object"}} for name in more]}}
         case "tools/call":
             wants, arguments = request["params"]["name"], request["params"]["arguments"]
+            if wants == "echo":
+                return {"result": arguments["result"]}
             if wants == "learn":
                 more[:] = arguments["names"]
                 print(CHANGED, flush=True)  # noqa: T201 (the protocol)

@@ -179,10 +179,20 @@ async def test_of_a_call_whose_answer_cannot_be_read_it_is_unknown_what_it_did(
         await _assert_unknown(port, tmp_path)
 
 
-async def test_a_result_whose_content_is_null_says_nothing_and_is_one(tmp_path: Path) -> None:
-    peer = sick(lambda body: said(body, {"content": None}))
+@pytest.mark.parametrize("result", [{"content": None}, None], ids=["content", "result"])
+async def test_a_result_that_is_null_says_nothing_and_is_one(result: Any, tmp_path: Path) -> None:
+    peer = sick(lambda body: said(body, result))
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         assert await call(servers, "stamp") is None
+
+
+async def test_a_result_of_null_is_told_at_once_over_a_pipe_and_null_within_a_result_stays(tmp_path: Path) -> None:
+    async with connected(tmp_path, SMALL) as servers:
+        assert await call(servers, "echo", result=None) is None
+        assert await call(servers, "echo", result={"structuredContent": {"jsonrpc": "2.0", "result": None}}) == {
+            "jsonrpc": "2.0",
+            "result": None,
+        }
 
 
 @pytest.mark.parametrize("result", [{}, {"content": [], "_meta": 5}], ids=["none", "meta"])

@@ -99,7 +99,7 @@ async def test_a_tool_whose_name_another_server_has_is_there_once_that_one_gives
     async def lists(server: str, *names: str) -> None:
         await live.tool(f"{both[server]['prefix']}learn").run({"names": names}, WHO)
         [told] = [each for each in live.servers.servers if each.name == server]
-        await until(lambda: {*names} == {tool.name for tool in told.listed or ()} - {"pid", "hold", "learn"})
+        await until(lambda: {*names} == {tool.name for tool in told.listed or ()} - {"pid", "hold", "learn", "echo"})
 
     live.write(**both)
     await live.look()

@@ -19,9 +19,15 @@ _ESCAPES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
+_NULL_RESULT: Final = re.compile(rb'(?m)^((?:data:)?\s*\{(?=[^{}]*"jsonrpc")[^{}]*"result"\s*:\s*)null(?=[^{}]*\})')
+
 
 def with_whole_characters(message: bytes) -> bytes:
-    """Returns JSON without escaped halves of characters, where JavaScript has cut a text: no reader here takes them."""
+    """Returns JSON without escaped halves of characters, where JavaScript has cut a text: no reader here takes them. A
+    result of null, which they do not take either, says nothing.
+    """
+    if b"null" in message:
+        message = _NULL_RESULT.sub(rb'\1{"content": null}', message)
     if b"\\ud" not in message and b"\\uD" not in message:
         return message
     return _ESCAPES.sub(lambda escape: b"\\ufffd" if escape["half"] else escape[0], message)
