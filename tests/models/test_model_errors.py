@@ -207,6 +207,14 @@ async def test_an_error_that_is_called_a_stream_is_told(model: ChatModel, provid
         assert (error.retryable, "HTTP 402." in error.detail, "no such thing" in error.detail) == (False, True, True)
 
 
+async def test_an_error_in_a_field_of_its_own_within_a_stream_is_told(model: ChatModel, provider: Provider) -> None:
+    said = {"code": 400, "message": "the request exceeds the available context size", "type": "invalid_request_error"}
+    provider.will(sse(f"error: {orjson.dumps(said).decode()}\n\ndata: [DONE]\n\n"))
+    error = await failure(model, as_stream=True)
+    assert "CONTEXT_TOKEN_BUDGET" in error.detail
+    assert error.detail.endswith("It said: the request exceeds the available context size")
+
+
 async def test_a_page_for_people_is_not_told(model: ChatModel, provider: Provider) -> None:
     provider.will(fails(503, body="<html><h1>Sorry</h1>"))
     assert (await failure(model)).detail == "The model provider answered HTTP 503."

@@ -35,7 +35,7 @@ _OPENAI_HOST: Final = "api.openai.com"
 _AZURES_QUERY: Final = "api-version"  # only its classic addresses have one
 _AGENT: Final = f"segue/{__version__}"
 _HEADERS: Final = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": _AGENT}
-_DATA: Final = (b"data:", b"{")  # the second is a plain error, which some endpoints call a stream
+_DATA: Final = re.compile(rb"data: ?|(?:error: )?(?=\{)")  # an error may stand alone, or as llama.cpp wrote it
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _CUT: Final = (httpx2.NetworkError, httpx2.ProtocolError)  # the reader of the events knows if they were all
 _DRAIN_S = 0.1  # for the end of a stream, after which the connection can be used again
@@ -329,8 +329,8 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _data_in(line: bytes) -> list[bytes]:
-    line = line.removeprefix(BOM_UTF8)
-    return [line.removeprefix(b"data:").removeprefix(b" ")] if line.startswith(_DATA) else []
+    found = _DATA.match(line := line.removeprefix(BOM_UTF8))
+    return [line[found.end() :]] if found else []
 
 
 async def _drain(pieces: AsyncIterator[bytes]) -> None:
