@@ -254,6 +254,19 @@ ANSWERS = {
         tuple({"tool_calls": [call("search", '{"q": 1}', index=0)]} for _ in range(2)),
         calls=(("search", {"q": 1}),),
     ),
+    "a call at several indices, whole at the last": Row(
+        {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
+        tuple(
+            {"tool_calls": [call("search", arguments, index=at)]}
+            for at, arguments in enumerate(("", '{"q": 1}', '{"q": 1}'))
+        ),
+        calls=(("search", {"q": 1}),),
+    ),
+    "two calls with one id": Row(
+        {"content": None, "tool_calls": [call("search", f'{{"q": {n}}}') for n in (1, 2)]},
+        tuple({"tool_calls": [call("search", f'{{"q": {n}}}', index=n)]} for n in (1, 2)),
+        calls=(("search", {"q": 1}), ("search", {"q": 2})),
+    ),
     "a call in pieces that comes again whole": Row(
         {"content": None, "tool_calls": [call("search", '{"q": 1}')]},
         (

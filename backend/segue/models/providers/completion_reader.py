@@ -237,8 +237,9 @@ class CompletionReader:
         if not piece.name:  # the index may be missing, or one of the pieces
             is_last = self._calls and (piece.index is None or not piece.id)
             return self._by_id.get(piece.id) or current or (self._calls[-1] if is_last else None)
-        if current is None:
-            return None
+        if current is None:  # LocalAI tells one call at several indices
+            told = self._by_id.get(piece.id)
+            return told if told and told.name == piece.name and piece.args.startswith(told.args) else None
         if piece.id and current.id and piece.id != current.id:
             return None
         if current.name and piece.name != current.name and piece.id != current.id:
