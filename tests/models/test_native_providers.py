@@ -479,16 +479,18 @@ async def test_a_stream_of_the_responses_api_may_end_as_one_of_chat_completions(
 
 
 @pytest.mark.parametrize("native", [NATIVE["responses"]], ids=["responses"], indirect=True)
-@pytest.mark.parametrize("first", [[], [""]], ids=["no piece", "an empty piece"])
+@pytest.mark.parametrize(
+    ("first", "last"), [([], ["done"]), ([""], ["done"]), ([], [])], ids=["no piece", "an empty piece", "in their item"]
+)
 async def test_arguments_that_come_whole_only_are_those_of_their_call(
-    model: ChatModel, api: NativeApi, first: list[str]
+    model: ChatModel, api: NativeApi, first: list[str], last: list[str]
 ) -> None:
     kind, bodies = "response.function_call_arguments", list[dict[str, Any]]()
     for body in bodies_of(responses_api, responses_api.calls(NOON, ROME)):
         if body["type"] == "response.output_item.done":
             at = {"output_index": body["output_index"], "item_id": body["item"]["id"]}
             bodies += ({**at, "type": f"{kind}.delta", "delta": piece} for piece in first)
-            bodies.append({**at, "type": f"{kind}.done", "arguments": body["item"]["arguments"]})
+            bodies += ({**at, "type": f"{kind}.{end}", "arguments": body["item"]["arguments"]} for end in last)
         if body["type"] != f"{kind}.delta":
             bodies.append(body)
     api.will(as_events(*bodies))

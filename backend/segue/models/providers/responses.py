@@ -67,18 +67,21 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
 
 
 async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields events. Arguments some models send only whole come as a piece: the package would call without them."""
+    """Yields events. Arguments that are sent only whole come as a piece: the package would call without them."""
     in_pieces = set[object]()  # the items whose arguments have come so
-    async for data in events(pieces):
-        body = read_json(data) if _ARGUMENTS.encode() in data else {}
+    async for read in events(pieces):
+        body = read_json(read) if b"function_call" in read else {}
         body = body if isinstance(body, dict) else {}
-        kind, item = body.get("type"), (body.get("item_id"), body.get("output_index"))
-        if kind == f"{_ARGUMENTS}.delta" and body.get("delta"):
-            in_pieces.add(item)
-        is_piece = kind == f"{_ARGUMENTS}.done" and item not in in_pieces
-        read = write_json({**body, "type": f"{_ARGUMENTS}.delta", "delta": body.get("arguments")}) if is_piece else data
-        if read:
-            yield b"data: %b\n\n" % read.replace(b"\n", b" ")
+        item = body.get("item") or {}
+        kind, at = body.get("type"), (body.get("item_id") or item.get("id"), body.get("output_index"))
+        whole = body.get("arguments") if kind == f"{_ARGUMENTS}.done" else item.get("arguments")
+        is_piece = kind != "response.output_item.added" and whole and at not in in_pieces
+        piece = {"type": f"{_ARGUMENTS}.delta", "item_id": at[0], "output_index": at[1], "delta": whole}
+        data = write_json(piece) if is_piece else read
+        if whole or body.get("delta"):
+            in_pieces.add(at)
+        if data:
+            yield b"data: %b\n\n" % data.replace(b"\n", b" ")
 
 
 def _schema(schema: AnswerSchema) -> dict[str, Any]:
