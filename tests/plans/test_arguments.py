@@ -12,6 +12,8 @@ RESULTS = {
     2: "plain text",
     3: f"[{'0,' * 200_000}0]",
     4: "x" * 300_000,
+    5: '{"emails": [], "query": "Rossi"}',
+    6: "[]",
 }
 
 
@@ -29,6 +31,7 @@ async def at(content: str, path: str) -> object:
         ({"body": {"$from": 4}}, {"body": "x" * 300_000}),
         ({"deep": {"list": [{"$from": 1, "path": "emails[1].id"}]}}, {"deep": {"list": ["eml-2"]}}),
         ({"id": {"$from": 1, "path": "nothing.there"}}, {}),
+        ({"id": {"$from": 5, "path": "messages[0].id"}}, {}),
         ({"id": None}, {"id": None}),
         (None, {}),
     ],
@@ -43,7 +46,10 @@ async def test_references_become_what_they_point_at(
 @pytest.mark.parametrize(
     ("reference", "why"),
     [
-        ({"$from": 5}, "step 5 has no result"),
+        ({"$from": 7}, "step 7 has no result"),
+        ({"$from": 5, "path": "emails[0].id"}, "step 5 has found nothing"),
+        ({"$from": 5, "path": "emails[?id=='a'] | [0]"}, "step 5 has found nothing"),
+        ({"$from": 6, "path": "[0].id"}, "step 6 has found nothing"),
         ({"$from": 3}, "over 250 kB"),
         ({"$from": 3, "path": "[1:]"}, "over 250 kB"),
         ({"$from": 1, "path": "emails[["}, "is not JMESPath"),

@@ -115,7 +115,8 @@ async def complete_args(
     messages = prompts.with_instruction(turn.conversation, prompts.fill_step_note(plan, step, args, open_arguments))
     reply = await turn.context.model.reply(messages, [tool.spec], tool_choice="required")
     await mark_refused(turn, reply)
-    filled = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
+    written = next((call.args for call in reply.calls if call.name == tool.spec.name and call.args is not None), {})
+    filled = {name: value for name, value in written.items() if value not in (None, "")}
     merged = {**filled, **args}
     complete: dict[str, Any] = clean(merged if accepts(tool, merged) else filled)
     if still_open := missing(complete, tool.spec.input_schema, step.args or ()):

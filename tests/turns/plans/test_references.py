@@ -32,6 +32,33 @@ async def test_an_argument_that_came_to_nothing_is_not_left_out(
     assert "only_in" in answer["plan"]["steps"][1]["error"]
 
 
+@pytest.mark.parametrize(
+    ("found", "path", "invented", "why"),
+    [
+        ([], "items[0].id", None, "step 1 has found nothing"),
+        ([], "mails[0].id", {"to": "", "title": None}, "to, title could not be found"),
+        ([{"name": "x"}], "items[0].id", {"to": "Ada", "title": ""}, "title could not be found"),
+    ],
+)
+async def test_what_a_step_needs_of_a_result_without_it_is_not_made_up(
+    settings: Settings, provider: Provider, found: Any, path: str, invented: dict[str, Any] | None, why: str
+) -> None:
+    """A model that has to call the tool writes something: it is told to leave empty what was not found."""
+    use_toolbox(settings)
+    from_first = {"$from": 1, "path": path}
+    steps = [
+        {"id": 1, "description": "Search", "tool": "echo", "args": {"items": found}},
+        {"id": 2, "description": "Write", "tool": "echo", "args": {"to": from_first, "title": from_first}},
+    ]
+    provider.will(planned(steps), *([calls(("echo", invented))] if invented else []), says("There was none."))
+    async with running(settings) as client:
+        answer = await client.chat(await client.new_session(), ASK)
+    assert [call["args"] for call in answer["tool_calls"]] == [{"items": found}]
+    assert why in answer["plan"]["steps"][1]["error"]
+    if invented:
+        assert "is left empty: make nothing up" in str(provider.requests[1]["messages"][-1]["content"])
+
+
 @pytest.mark.in_turns(1)
 @pytest.mark.parametrize(
     ("days", "status", "error"), [(0, "completed", None), (2, "failed", "step 1 has no result to")]
