@@ -28,7 +28,7 @@ from segue.language.shown_call import translate
 from segue.log import log
 from segue.memory import short_term
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
-from segue.models.refusals import gave_no_answer, may_answer_otherwise
+from segue.models.refusals import gave_no_answer, may_answer_otherwise, unavailable
 from segue.plans.acknowledgement import Acknowledgement, classify
 from segue.plans.asked_words import joined, question_in, question_of
 from segue.plans.policy import should_search_web, without_forbidden
@@ -94,8 +94,9 @@ async def _last_words(context: TurnContext, state: TurnState) -> tuple[str, Star
                 raise
             problem = error
         else:
-            if reply.text or problem is None:
-                return reply.text or prompts.TEXTS["no_answer"], started, None
+            if reply.text:
+                return reply.text, started, None
+            problem = problem or unavailable("It called tools when it was asked for words.")
     return plan_messages.account(state, tools), None, problem
 
 

@@ -194,7 +194,10 @@ async def _run_without_tool(run: PlanRun, step: Step) -> None:
     note = f"{prompts.with_plan(prompts.TEXTS['carrying_out'], run.plan)}\n{do_it}"
     messages, offered = prompts.with_instruction(run.turn.conversation, note), context.guard.offered(run.turn.tools)
     reply, started = await stream_reply(context, messages, offered, tool_choice="none")
-    text = clean(await keep_made_images(run.turn, reply) if reply.images else reply.text) or prompts.TEXTS["no_answer"]
+    text = clean(await keep_made_images(run.turn, reply) if reply.images else reply.text)
+    if not text:  # the endpoint does not heed that no tool is to be called
+        await _fail(run, step, "the model wrote nothing")
+        return
     message_id = emit_message(context, text, started)
     preview = text[: context.settings.tool_result_preview_chars]
     moved = update_step(run.plan, step.id, "complete", result_preview=preview)

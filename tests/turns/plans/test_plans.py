@@ -242,6 +242,22 @@ async def test_a_step_without_a_tool_gives_its_text_and_the_plan_goes_on(
     assert effects == ["send Ada: Dear Ada, all is well."]
 
 
+async def test_a_step_in_which_the_model_writes_nothing_fails_and_gives_no_text_to_the_next(
+    client: Client, provider: Provider, effects: list[str]
+) -> None:
+    """Some servers do not heed that no tool is to be called."""
+    steps = [
+        {"id": 1, "description": "Write a label", "tool": None},
+        {"id": 2, "description": "Put it aside", "tool": "mcp_set_aside", "args": {"item_id": {"$from": 1}}},
+    ]
+    provider.will(planned(steps), calls(("mcp_set_aside", {"item_id": "itm-1"})), says("I could not write it."))
+    answer = await client.chat(await client.new_session(), "Write a label, then put it aside")
+    assert effects == []
+    assert [step["status"] for step in answer["plan"]["steps"]] == ["failed", "skipped"]
+    assert answer["plan"]["steps"][0]["error"] == "the model wrote nothing"
+    assert answer["message"]["content"] == "I could not write it."
+
+
 async def test_equal_calls_of_one_answer_run_once(client: Client, provider: Provider, effects: list[str]) -> None:
     provider.will(calls(*[("mcp_get_item", {"item_id": "itm-1"})] * 3), says("Read."))
     answer = await client.chat(await client.new_session(), "Read item 1")
