@@ -34,13 +34,18 @@ def says_anything(text: str) -> bool:
 
 
 def read_lines(summary: str) -> SummaryLines:
-    """Returns the lines of a summary by section. A heading that is none of SECTIONS is a line."""
+    """Returns the lines of a summary by section. A heading that is none of SECTIONS is a line, unless all four are: a
+    model may translate them.
+    """
     lines: SummaryLines = {name: [] for name in ("", *SECTIONS)}
+    said = [line for line in map(str.strip, summary.splitlines()) if line and not line.startswith("```")]
+    named, marked = {line: line.strip("#*:： ").capitalize() for line in said}, [each for each in said if each[0] == "#"]
+    if len(marked) == len(SECTIONS) and set(SECTIONS).isdisjoint(named.values()):
+        named |= zip(marked, SECTIONS, strict=True)
     section = ""
-    for line in filter(None, map(str.strip, summary.splitlines())):
-        heading = line.strip("#*: ").capitalize()
-        if line.startswith(("#", "*")) and heading in SECTIONS:
-            section = heading
+    for line in said:
+        if named[line] in SECTIONS:
+            section = named[line]
         else:
             lines[section].append(line[:MAX_LINE_CHARS])
     return lines

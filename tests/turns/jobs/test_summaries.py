@@ -167,6 +167,13 @@ async def test_a_summary_keeps_its_lines_in_sections_and_says_anew_what_is_open(
     [
         ("## Done\n- sent", "## Facts\n- a\n## Done\n- sent"),
         ("It was sent.", "It was sent.\n## Facts\n- a\n## Open\n- to send"),
+        ("Done:\n- sent\nOpen:\n- to ask", "## Facts\n- a\n## Done\n- sent\n## Open\n- to ask"),
+        ("```markdown\n## Facts\n- b\n```", "## Facts\n- a\n- b"),
+        (
+            "## Desideri\n- un rimborso\n## Fatti\n- b\n## Fatto\n- inviato\n## In sospeso\n- chiedere",
+            "## Wishes\n- un rimborso\n## Facts\n- a\n- b\n## Done\n- inviato\n## Open\n- chiedere",
+        ),
+        ("## Facts\n- b\n## 1\n## 2\n## 3", "## Facts\n- a\n- b\n## 1\n## 2\n## 3"),
     ],
 )
 def test_what_was_open_is_gone_once_sections_name_nothing(added: str, result: str) -> None:
