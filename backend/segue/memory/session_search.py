@@ -25,6 +25,9 @@ SNIPPET_CHARS: Final = 160
 PASSAGE_CHARS: Final = 600
 MOST_WORDS: Final = 20
 _MARKS: Final = "[\u0300-\u036f\u064b-\u0655]*"  # accents of Latin letters, vowels of Arabic
+SHORTEST_STEM: Final = 4  # letters
+# `الميزانية` is in `ميزانية المشروع` without its article, `fatture` in `una fattura` without its ending.
+_AFFIXES: Final = re.compile(r"^[وف]?(?:[بك]?ال|لل)|(?:[aeiou]*s|[aeiouy]+|ات|ون|ين|[ةه])$")
 _AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 
@@ -75,8 +78,9 @@ async def search_said(
     """Returns passages (`seq`, `at`, `who`, `text`) of the newest MOST_MESSAGES of a session that have words of the
     query: those with most of its letters first, then the newest; none of another owner's, or of the turn that asks.
     """
-    as_written = (word.strip(_AROUND) for word in query.split())
-    distinct = {word.lower(): word for word in [*search_words(query).split(), *filter(None, as_written)]}
+    as_written, asked = (word.strip(_AROUND) for word in query.split()), search_words(query).split()
+    stems = (stem for stem in (_AFFIXES.sub("", word) for word in asked) if len(stem) >= SHORTEST_STEM)
+    distinct = {word.lower(): word for word in [*asked, *filter(None, as_written), *stems]}
     words = list(distinct.values())[:MOST_WORDS]
     if not words:
         return []

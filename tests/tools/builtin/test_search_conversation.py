@@ -59,6 +59,9 @@ async def test_it_is_offered_behind_all_others_once_there_is_a_summary(
         ("KEY of Rossi?", "Rossi has the key, since he lives there."),
         ("仓库密码", "仓库的密码是一二三四。"),
         ("رمز المستودع", "رمز المستودع هو 5512"),
+        ("والميزانيات", "ميزانية المشروع خمسة آلاف"),
+        ("nelle fatture", "Una fattura da pagare."),
+        ("invoices", "The invoice came late."),
         ("warehouse-17", "The code of warehouse-17 is 223344."),
         ("İZMİR", "İZMİR'deki ΟΔΟΣ ΕΡΜΟΥ 5"),
         ("ΟΔΟΣ", "İZMİR'deki ΟΔΟΣ ΕΡΜΟΥ 5"),
@@ -74,6 +77,9 @@ async def test_what_was_said_is_found_in_any_language_with_its_place_and_time(
         "Il codice di Città Alta è 7741.",
         "仓库的密码是一二三四。",
         "رمز المستودع هو 5512",
+        "ميزانية المشروع خمسة آلاف",
+        "Una fattura da pagare.",
+        "The invoice came late.",
         "İZMİR'deki ΟΔΟΣ ΕΡΜΟΥ 5",
     )
     session = await talked(client, provider, *said)
