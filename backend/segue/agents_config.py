@@ -16,10 +16,11 @@ from segue.config import Settings
 from segue.domain.agent import DEFAULT_AGENT, OF_THE_ENGINE, Agent
 from segue.domain.approval_rule import ApprovalRule, RuleBound
 from segue.domain.errors import AppError, app_error
+from segue.log import log
 from segue.mcp.mcp_config import read_mcp_config
 from segue.plans.policy import WEB_SEARCH
 from segue.secret_files import read_secrets
-from segue.tools.builtin import BUILTIN
+from segue.tools.builtin import BUILTIN, DEFINED
 from segue.tools.native import native_tools
 from segue.users.prices import read_prices
 
@@ -206,5 +207,8 @@ def tools_before_start(settings: Settings) -> MayExist:
     servers = read_mcp_config(settings.mcp_config, read_secrets(settings.secrets_dir)).servers.values()
     prefixes = tuple(server.prefix for server in servers if not server.off)
     off = {*settings.disabled_tools, *([WEB_SEARCH] if settings.web_search_provider == "none" else [])}
-    known = (BUILTIN - off) | {tool.spec.name for tool in native_tools(disabled=settings.disabled_tools)}
+    native = {tool.spec.name for tool in native_tools()}
+    for name in sorted({*settings.disabled_tools} - DEFINED - native):
+        log.warning("tool_not_disabled", tool=name, advice="correct DISABLED_TOOLS; tools of servers: mcp.json")
+    known = (BUILTIN - off) | (native - {*settings.disabled_tools})
     return lambda name: name in known or name.startswith(prefixes)

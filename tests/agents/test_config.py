@@ -1,5 +1,6 @@
 """What is wrong with `agents.toml` is told before anything starts, a sentence each, with the line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def check(folder: Path, text: str, **environment: str) -> tuple[int, list[str]]:
 
 def test_a_file_that_can_be_used_is_listed(tmp_path: Path) -> None:
     assert check(tmp_path, DECLARED) == (0, ["segue  Segue", "travel  Reisebüro"])
+
+
+def test_a_name_that_takes_no_tool_away_is_told_to_the_operator(tmp_path: Path) -> None:
+    code, said = check(
+        tmp_path, "", DISABLED_TOOLS="web_fetch, web-search, mcp_read_resource, mcp_mail", LOG_FORMAT="json"
+    )
+    told = [(line["event"], line["tool"]) for line in map(json.loads, said[:-1])]
+    assert (code, told) == (0, [("tool_not_disabled", "mcp_mail"), ("tool_not_disabled", "web-search")])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ _TABLE: Final = load_toml("definitions.toml", package="segue.tools.builtin")
 
 EVERY: Final[Mapping[str, str]] = _TABLE["every"]
 BUILTIN: Final = frozenset({*_TABLE["built_in"], PROPOSE_MANDATE, END_MANDATES})  # all that a service may have
+DEFINED: Final = BUILTIN.union(_TABLE["of_engine"], _TABLE["of_servers"])
 REFUSED: Final[Mapping[str, str]] = _TABLE["refused"]  # by tool
 
 
