@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -213,3 +214,15 @@ async def test_where_callers_have_no_keys_the_routes_say_so(client: Client) -> N
     for method, path in (("GET", ""), ("DELETE", f"/{NOBODYS}"), ("POST", f"/{NOBODYS}/rotate")):
         assert problem(await client.http.request(method, f"/ops/keys{path}")) == (409, "no_api_keys")
     assert problem(await client.http.post("/ops/keys", json={"user": "ada"})) == (409, "no_api_keys")
+
+
+async def test_a_key_that_is_asked_for_again_is_not_made_again_and_the_answer_names_it(root: Client) -> None:
+    make = partial(root.http.post, "/ops/keys", headers={"Idempotency-Key": "k-1"})
+    both = await asyncio.gather(make(json={"user": "ada"}), make(json={"user": "ada"}))
+    made, again = sorted(both, key=lambda each: each.status_code)
+    assert [made.status_code, *problem(again)] == [201, 409, "key_made"]
+    assert again.json()["key_id"] == made.json()["key"]["id"]
+    for other in ({"user": "bob"}, {"user": "ada", "name": "laptop"}):
+        assert problem(await make(json=other)) == (422, "idempotency_key_reused")
+    assert [key["id"] for key in (await root.get("/ops/keys", user="ada"))["items"]] == [made.json()["key"]["id"]]
+    assert (await root.get("/ops/keys", user="bob"))["items"] == []

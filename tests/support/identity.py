@@ -8,7 +8,7 @@ import httpx2
 from segue.config import Settings
 from segue.db.engine import Database
 from segue.domain.identity import Scope
-from segue.domain.ids import utc_now
+from segue.domain.ids import new_id, utc_now
 from segue.users.api_keys import create_key
 from tests.support.service import Client
 
@@ -24,9 +24,8 @@ async def new_key(
     assert settings.database_url is not None
     database = Database(settings.database_url.get_secret_value())
     async with database.transaction() as connection:
-        made = await create_key(
-            connection, user, by=None, scopes=scopes, groups=groups, roles=roles, name=None, now=utc_now()
-        )
+        of = user, new_id("key", utc_now())
+        made = await create_key(connection, *of, by=None, scopes=scopes, groups=groups, roles=roles, name=None)
     await database.close()
     return made.secret
 

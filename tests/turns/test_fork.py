@@ -1,6 +1,7 @@
 """Sessions that go on from a message of another one: what they have of it, and what they do not."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -15,7 +16,7 @@ from tests.support.provider import Provider, calls, fails, says
 from tests.support.results import listed, loaded
 from tests.support.service import Client, running
 from tests.support.steering import TIME, after, told
-from tests.support.stores import looking_into
+from tests.support.stores import Stores, looking_into
 from tests.support.streams import listening
 from tests.support.uploads import uploaded
 
@@ -376,3 +377,27 @@ async def test_operators_see_no_turn_again_because_it_was_copied_or_imported(
     assert (await retry(client, copy, again)).status_code == 200
     ended, today = await seen()
     assert ({*ended}, today) == ({again, newest, *older}, 4)
+
+
+async def test_a_fork_that_is_asked_for_again_with_its_key_is_the_same_session(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.will(says("Hello."))
+    async with running(settings) as client, looking_into(settings) as others:
+        session = await client.new_session()
+        await client.chat(session, "hello")
+        asked, answer = await client.messages(session)
+        again = partial(client.http.post, f"/sessions/{session}/fork", headers={"Idempotency-Key": "k-1"})
+        async with stores.database.transaction():
+            await stores.database.execute("LOCK TABLE sessions IN EXCLUSIVE MODE")
+            coming = [asyncio.create_task(again(json={"message_id": answer["id"]})) for _ in range(2)]
+            await others.until_locked("INSERT INTO sessions%", 2)
+        both = await asyncio.gather(*coming)
+        made = both[0].json()["id"]
+        await client.http.patch(f"/sessions/{made}", json={"metadata": {}, "title": "Mine"})
+        third = await again(json={"message_id": answer["id"]})
+        assert [(each.status_code, each.json()["id"]) for each in (*both, third)] == [(201, made)] * 3
+        assert texts(await client.messages(made)) == texts([asked, answer])
+        other = await again(json={"message_id": asked["id"]})
+        assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+        assert len((await client.get("/sessions"))["items"]) == 2

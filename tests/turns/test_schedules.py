@@ -341,7 +341,7 @@ async def test_a_turn_that_is_run_now_while_the_next_one_is_about_to_begin_is_th
     async with running(capped) as client:
         schedule = await made(client, new_session=True, at=SOON, overlap="parallel")
         async with claimed_and_not_begun(stores, settings):
-            now = partial(begin_now, owner=LOCAL_USER, schedule_id=schedule["id"], now=utc_now())
+            now = partial(begin_now, of=(LOCAL_USER, schedule["id"], None), now=utc_now())
             database = Database(database_url)
             begun = await database.transact(now, new_id("turn", utc_now()))
             await database.close()
@@ -871,3 +871,26 @@ async def test_a_rule_is_computed_before_the_transaction_that_stores_it_and_anew
     assert [each.status_code for each in refused] == [422, 422]
     assert (moved["cron"], moved["time_zone"]) == ("0 5 * * *", "Asia/Tokyo")
     assert datetime.fromisoformat(moved["next_at"]).strftime("%H:%M") == "20:00"
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+async def test_a_schedule_that_is_run_again_with_the_same_key_has_run_once_whatever_has_changed(
+    settings: Settings, provider: Provider, stores: Stores, *, in_session: bool
+) -> None:
+    provider.always(REPORT, says("Done."))
+    bounded = settings.model_copy(update={"limit_turns_per_minute": 2})
+    async with running(bounded) as client, looking_into(settings) as others:
+        place = {"session_id": await client.new_session()} if in_session else {"new_session": True}
+        path = f"/schedules/{(await made(client, cron=NIGHTLY, **place))['id']}"
+        run = partial(client.http.post, f"{path}/run", headers={"Idempotency-Key": "k-1"})
+        async with stores.database.transaction():
+            await stores.database.execute("SELECT 1 FROM schedules FOR UPDATE")
+            coming = [asyncio.create_task(run()) for _ in range(2)]
+            await others.until_locked("SELECT schedules.%FOR UPDATE", 2)
+        both = await asyncio.gather(*coming)
+        assert (await client.http.patch(path, json={"message": "Report on nothing"})).status_code == 200
+        answers = [*both, await run()]  # which the limit does not count: two of these may begin a turn in a minute
+        assert [each.status_code for each in answers] == [202] * 3
+        assert len({each.json()["turn_id"] for each in answers}) == 1
+        await stores.until("SELECT count(*) = 1 AND bool_and(status = 'completed') FROM turns")
+        assert (await client.get(path))["last"]["turn_id"] == answers[0].json()["turn_id"]

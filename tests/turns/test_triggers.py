@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -270,3 +271,24 @@ async def test_an_event_that_asks_for_more_gets_a_question_to_the_user_and_a_yes
 
         [waiting] = await until(waits, logged="turn_finished")
         assert (waiting["session_id"], shelf.effects) == (session, [])
+
+
+async def test_a_trigger_that_is_asked_for_again_with_its_key_is_the_same_one_with_its_secret(
+    settings: Settings, clock: Frozen
+) -> None:
+    keyed = {"Idempotency-Key": "k-1"}
+    async with running(settings.model_copy(update={"triggers_per_user": 1}), clock=clock) as client:
+        make = partial(client.http.post, "/triggers", headers=keyed)
+        given = {"message": TICKET, "new_session": True}
+        first, again = await asyncio.gather(make(json=given), make(json=given))
+        other = await make(json=given | {"message": "Forget the ticket"})
+        assert [each.status_code for each in (first, again, other)] == [201, 201, 422]
+        assert (first.json() == again.json(), other.json()["code"]) == (True, "idempotency_key_reused")
+        [listed] = (await client.get("/triggers"))["items"]
+        assert listed["id"] == first.json()["id"]
+        rolled = (await client.http.post(f"/triggers/{listed['id']}/roll")).json()
+        assert (await make(json=given)).json() == rolled
+    replaced = settings.model_copy(update={"mcp_token_key": SecretStr(base64.b64encode(bytes(32)).decode())})
+    async with running(replaced, clock=clock) as client:
+        lost = await client.http.post("/triggers", json=given, headers=keyed)
+        assert (lost.status_code, lost.json()["code"]) == (409, "trigger_key_missing")

@@ -20,7 +20,7 @@ from segue.domain.plan import Button
 from segue.domain.session import NO_OPTIONS, ChatAnswer, Session, Turn, TurnOptions, TurnStatus
 from segue.domain.tool import canonical_args
 from segue.events import user_feed
-from segue.history.fork_and_import import fork_session
+from segue.history.fork_and_import import fork_session, forked_before
 from segue.tools.attachment_store import check_fork
 from segue.tools.input_schema import schema_text
 from segue.turns import queries
@@ -94,9 +94,9 @@ class ClientRequest:
         streams = self._streams(how)
         return ChatRequest(message, once=key, stream=streams, origin=self.origin, options=options, **more)
 
-    def id_of(self, prefix: Prefix, body: BaseModel) -> str | None:
+    def id_of(self, prefix: Prefix, body: BaseModel, *of: str) -> str | None:
         """Returns the id of what the request makes: if it is sent again, the same. None without an Idempotency-Key."""
-        asked = self.caller, self.idempotency_key, body.model_dump(mode="json", exclude_unset=True)
+        asked = self.caller, self.idempotency_key, body.model_dump(mode="json", exclude_unset=True), *of
         same = f"{prefix}_{digest_of_json(asked[:2])[:OF_KEY]}{digest_of_json(asked)[:OF_BODY]}"
         return same if self.idempotency_key is not None else None
 
@@ -205,14 +205,17 @@ async def retry_turn(session_id: SessionId, turn_id: TurnId, client: Client, bod
 
 
 @router.post("/{session_id}/fork", status_code=201, responses=problems(*OF_FORKS))
-async def fork(session_id: SessionId, body: NewFork, services: Parts, caller: Caller) -> Session:
+async def fork(session_id: SessionId, body: NewFork, client: Client) -> Session:
     """Creates a session with a copy of the history up to and including a message. The copied messages, turns and tool
     results have ids of their own, and `metadata.forked_from` names the origin. No plan is open in it. If the message
     is not the last of its turn, that turn is cancelled in the copy and can be run again with `retry`.
     """
-    at_most = services.settings.attachment_user_bytes
+    services, caller, fork_id = client.services, client.caller, client.id_of("ses", body, session_id)
+    if (made := await services.read(forked_before, caller, fork_id)) is not None:
+        return made
+    at_most, now = services.settings.attachment_user_bytes, services.clock()
     async with services.database.transaction() as connection:
-        session = await fork_session(connection, caller, session_id, body.message_id, now=services.clock())
+        session = await fork_session(connection, caller, session_id, body.message_id, fork_id, now=now)
         await check_fork(connection, caller, session.id, at_most=at_most)
     services.events.tell(caller, user_feed.session_event("session_created", session))
     return session

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from structlog.contextvars import bind_contextvars
 
 from segue.api.chat import AcceptedTurn, BegunTurn, Client, accepted, check_length
-from segue.api.deps import Caller, OriginDep, Parts, ScheduleId, Services, TriggerId, router_of
+from segue.api.deps import Caller, Parts, ScheduleId, Services, TriggerId, router_of
 from segue.api.problems import problems
 from segue.api.schemas import Body, MessageText, Moment, Name, Page, Paged, TimeZone, row_position
 from segue.db.engine import Connection
@@ -90,7 +90,7 @@ class ScheduleChanges(When):
     status: Annotated[Literal["active", "paused"] | None, doc("Times due while it is `paused` are skipped.")] = None
 
 
-@router.post("", status_code=201, responses=problems(*REFUSED, "schedule_not_found", "idempotency_key_reused"))
+@router.post("", status_code=201, responses=problems(*REFUSED, "schedule_not_found"))
 async def create_schedule(body: NewSchedule, client: Client) -> Schedule:
     """Creates a schedule. Each due time becomes one turn, while the user is away: a call that needs a yes waits."""
     services, caller, origin = client.services, client.caller, client.origin
@@ -151,10 +151,13 @@ async def delete_schedule(schedule_id: ScheduleId, services: Parts, caller: Call
 
 
 @router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))
-async def run_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller, http: Request) -> AcceptedTurn:
+async def run_schedule(schedule_id: ScheduleId, client: Client) -> AcceptedTurn:
     """Runs a schedule now. It does not change when the schedule is due next."""
-    begin = partial(schedules.begin_now, owner=caller, schedule_id=schedule_id, now=services.clock())
-    return accepted(http, await services.turns.begin(caller, "", begin))
+    services, which = client.services, (client.caller, schedule_id, client.idempotency_key)
+    if (known := await services.read(schedules.run_before, *which)) is None:  # before the limits
+        begin = partial(schedules.begin_now, of=which, now=services.clock())
+        known = await services.turns.begin(client.caller, "", begin)
+    return accepted(client.http, known)
 
 
 def check_place(services: Services, caller: str, place: InSession, message: str, origin: Origin) -> None:
@@ -209,11 +212,11 @@ class TriggerChanges(Body):
 
 
 @triggers_router.post("", status_code=201, responses=problems(*REFUSED, "trigger_not_found", "trigger_key_missing"))
-async def create_trigger(body: NewTrigger, services: Parts, caller: Caller, origin: OriginDep) -> TriggerWithSecret:
-    """Creates a trigger: an address for events, and the secret that signs them, which is shown this once."""
-    check_place(services, caller, body, body.message, origin)
-    given = body.model_dump(exclude={"new_session"}) | {"groups": list(origin.groups)}
-    return await services.triggers.make(caller, given)
+async def create_trigger(body: NewTrigger, client: Client) -> TriggerWithSecret:
+    """Creates a trigger: an address for events, and the secret that signs them. Only this request shows the secret."""
+    check_place(client.services, client.caller, body, body.message, client.origin)
+    given = {"groups": list(client.origin.groups), "id": client.id_of("trg", body)}
+    return await client.services.triggers.make(client.caller, body.model_dump(exclude={"new_session"}) | given)
 
 
 @triggers_router.get("")

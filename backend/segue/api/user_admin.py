@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Match
 from starlette.types import Scope
 
+from segue.api.chat import Client
 from segue.api.deps import KeyId, Ops, Parts, Services, StrictJsonRoute, require_content, router_of
 from segue.api.me import AS_LINES, ConfirmedUser, erase_all, export_of
 from segue.api.problems import problems
@@ -20,6 +21,7 @@ from segue.db.user_data import ErasedRows, has_rows
 from segue.domain.errors import InvalidRequest, NotFound, app_error
 from segue.domain.field_types import doc
 from segue.domain.identity import Identity, known_owner
+from segue.domain.ids import new_id
 from segue.history.operator_figures import UserOverview, list_users
 from segue.users.api_keys import ApiKey, ApiKeys, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import record_act
@@ -44,7 +46,7 @@ router = router_of("ops", "/ops/users", _UserRoute)
 
 EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
-REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes")
+REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_made")
 REFUSED_TO_ROTATE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_rotated")
 _KEY_POSITION = id_position("key")
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
@@ -97,16 +99,17 @@ async def list_api_keys(services: Parts, _: KeysDep, paging: Paged, *, user: OfU
 
 
 @keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
-async def create_api_key(body: KeyToMake, services: Parts, _: KeysDep, ops: Ops) -> OpsNewKey:
+async def create_api_key(body: KeyToMake, client: Client, _: KeysDep, ops: Ops) -> OpsNewKey:
     """Creates an API key, and shows its secret this once. The key can have only scopes that the caller has. One for
     another user, which reads what that user said, also needs `ops:content`. Needs the scope `ops`, and AUTH=api_key.
     """
     _refuse_more_than(ops, Identity(body.user, frozenset(body.scopes)))
-    now = services.clock()
+    now = client.services.clock()
     if body.expires_at is not None and body.expires_at <= now:
         raise InvalidRequest("`expires_at` has to be later than now.")
-    new_key = await services.database.transact(
-        create_key, body.user, by=ops, scopes=body.scopes, name=body.name, now=now, expires_at=body.expires_at
+    of = body.user, client.id_of("key", body) or new_id("key", now)
+    new_key = await client.services.database.transact(
+        create_key, *of, by=ops, scopes=body.scopes, name=body.name, expires_at=body.expires_at
     )
     return OpsNewKey(_shown_key(new_key.key, now), new_key.secret)
 

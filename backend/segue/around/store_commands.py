@@ -23,7 +23,7 @@ from segue.db.outages import StorageUnavailable
 from segue.db.postgres_server import ensure_schema
 from segue.db.user_data import Adoption, ErasedRows, count_user, erase_user, has_rows, line_of, rows_of_user
 from segue.domain.identity import LOCAL_USER, SCOPES, is_owner, is_user
-from segue.domain.ids import utc_now
+from segue.domain.ids import new_id, utc_now
 from segue.users.api_keys import CHECK_EVERY_S, ApiKey, NewKey, create_key, list_keys, lock_key, revoke_key, rotate_key
 from segue.users.audit import CLI, AuditedAction, record_act
 from segue.users.limits import NO_OWN, OwnLimits, load_limits, set_limits
@@ -253,7 +253,8 @@ async def create(
     expires_at = None if days is None else now + timedelta(days=days)
     may = {"scopes": scope or (), "groups": group or (), "roles": role or ()}
     async with stores.database.transaction() as connection:
-        _print_key(await create_key(connection, user, by=CLI, **may, name=name, now=now, expires_at=expires_at))
+        key_id = new_id("key", now)
+        _print_key(await create_key(connection, user, key_id, by=CLI, **may, name=name, expires_at=expires_at))
 
 
 @keys.command("list")

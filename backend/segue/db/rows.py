@@ -154,17 +154,17 @@ OWNER_LOCK: Final = select(func.pg_advisory_xact_lock(func.hashtextextended(bind
 
 
 async def made_before(
-    connection: AsyncConnection, table: Table, owner: str, row_id: str | None, *, locks: bool = True
+    connection: AsyncConnection, table: Table, owner: str | None, row_id: str | None, *, locks: bool = True
 ) -> Row[Any] | None:
-    """Returns the owner's row of this id, if there is one. If it `locks`, no other makes it until the transaction ends.
-    Raises AppError `idempotency_key_reused` for a row of the same key and another body.
+    """Returns the row of this id, if there is one of the owner's, or anyone's without an owner. If it `locks`, no other
+    makes it until the transaction ends. Raises AppError `idempotency_key_reused` for one of the key and another body.
     """
     if row_id is None:
         return None
     if locks:
         await connection.execute(OWNER_LOCK, {"of_owner": f"{table.name} of {owner}"})
-    found = select(table).where(table.c.owner == owner, table.c.id.startswith(row_id[:-OF_BODY]))
-    made = (await connection.execute(found)).one_or_none()
+    found = select(table).where(table.c.id.startswith(row_id[:-OF_BODY], autoescape=True))
+    made = (await connection.execute(found.where(if_given(table.c.owner, owner)))).one_or_none()
     if made is not None and made.id != row_id:
         raise app_error("idempotency_key_reused")
     return made

@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 
 from segue.db.engine import Connection
 from segue.db.models import OPEN_TURNS, attachments, messages, sessions, tool_calls, tool_results, tool_states, turns
-from segue.db.rows import oldest_first
+from segue.db.rows import made_before, oldest_first
 from segue.domain import session
 from segue.domain.errors import app_error, existing, turn_cancelled
 from segue.domain.ids import new_id
@@ -41,8 +41,14 @@ _CARRIED, _READ = '("id": "att_)', '("attachment_id": "att_)'
 _APPROVED, _ASKED = '("message_id": "msg_)', '("asked_in": "turn_)'
 
 
+async def forked_before(connection: Connection, owner: str, fork_id: str | None) -> session.Session | None:
+    """Returns the fork of this id, None if there is none. Raises AppError `idempotency_key_reused`."""
+    made = await made_before(connection, sessions, owner, fork_id, locks=False)
+    return await get_session(connection, owner, made.id) if made is not None else None
+
+
 async def fork_session(
-    connection: Connection, owner: str, session_id: str, message_id: str, *, now: datetime
+    connection: Connection, owner: str, session_id: str, message_id: str, fork_id: str | None = None, *, now: datetime
 ) -> session.Session:
     """Returns a new session with the history of this one up to and with a message, in the caller's transaction, which
     it begins. Raises NotFound, AppError `not_in_history`, and `turn_in_progress` if a turn up to there has not ended.
@@ -55,7 +61,7 @@ async def fork_session(
         raise app_error("not_in_history")
     if cut.busy is not None:
         raise app_error("turn_in_progress", extra={"turn_id": cut.busy})
-    fork_id = new_id("ses", now)
+    fork_id = fork_id or new_id("ses", now)
     values = {
         "source": session_id,
         "fork": fork_id,
@@ -65,8 +71,10 @@ async def fork_session(
         "cut_turn": cut.turn_id if cut.is_divided else None,
         "forked_from": {"forked_from": {"session_id": session_id, "message_id": message_id}},
     }
-    for statement in _COPY:
-        await connection.execute(statement, values)
+    make, *copy = _COPY
+    if (await connection.execute(make, values)).rowcount:  # else the same request has made it at this moment
+        for statement in copy:
+            await connection.execute(statement, values)
     return await get_session(connection, owner, fork_id)
 
 
@@ -142,7 +150,8 @@ def _session() -> sa.Insert:
         "updated_at": sa.func.now(),
         "gaps": sa.literal(0),
     }
-    return sa.insert(sessions).from_select(list(columns), sa.select(*columns.values()).where(sessions.c.id == _SOURCE))
+    source = sa.select(*columns.values()).where(sessions.c.id == _SOURCE)
+    return insert(sessions).from_select(list(columns), source).on_conflict_do_nothing()
 
 
 def _turns() -> sa.Insert:

@@ -27,14 +27,14 @@ from segue.db.rows import OWNER_LOCK, Position, claim_row, claiming, due_in, mad
 from segue.domain.agent import DEFAULT_AGENT
 from segue.domain.errors import AppError, InvalidRequest, app_error, existing
 from segue.domain.field_types import doc
-from segue.domain.ids import Clock, digest_of_json, new_id
+from segue.domain.ids import Clock, new_id
 from segue.domain.session import TurnKey, TurnStatus
 from segue.domain.tool import ToolContext
 from segue.events import outbox, user_feed
 from segue.events.event_log import EventLog
 from segue.log import log
-from segue.memory.session_store import check_session, create_session, lock_session
-from segue.turns.admission import MAX_QUEUED, Admitted, KeyTaken, begin_turn, retry
+from segue.memory.session_store import check_session, create_session, find_named, lock_session, name_session
+from segue.turns.admission import MAX_QUEUED, Admitted, KeyTaken, accepted_before, begin_turn, retry
 from segue.turns.chat_request import ChatRequest, Once, Origin
 from segue.turns.queries import groups_of_last
 from segue.turns.turn_service import TurnService
@@ -193,7 +193,7 @@ class Schedule:
 
 
 async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> datetime:
-    """Returns when it is due first. Raises what `Rule.check` raises."""
+    """Returns when it is due first. It may take a second: not within a transaction. Raises what `Rule.check` raises."""
     return await asyncio.to_thread(rule.check, now, min_interval_s=settings.schedule_min_interval_s)
 
 
@@ -207,23 +207,17 @@ async def make_schedule(
         if (made := await made_before(connection, schedules, owner, columns.get("id"), locks=False)) is not None:
             return await get_schedule(connection, owner, made.id)
     first = await check_rule(rule, settings, now=now)
-    return await database.transact(_store, owner, columns, first, limit=settings.schedules_per_user, now=now)
-
-
-async def _store(
-    connection: Connection, owner: str, columns: Mapping[str, Any], first: datetime, *, limit: int, now: datetime
-) -> Schedule:
-    if (made := await made_before(connection, schedules, owner, columns.get("id"))) is not None:
-        return await get_schedule(connection, owner, made.id)
-    if columns["session_id"] is not None:
-        await check_session(connection, owner, columns["session_id"])
-    is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
-    await connection.execute(delete(schedules).where(schedules.c.owner == owner, ~_GOES_ON, is_old))
-    await check_another(connection, owner, limit=limit)
     schedule_id = columns.get("id") or new_id("sch", now)
     due = {"id": schedule_id, "status": "active", "next_at": first, "look_at": first, "created_at": func.now()}
-    await connection.execute(insert(schedules).values({**columns, **due, "owner": owner}))
-    return await get_schedule(connection, owner, schedule_id)
+    async with database.transaction() as connection:
+        if await made_before(connection, schedules, owner, columns.get("id")) is None:
+            if columns["session_id"] is not None:
+                await check_session(connection, owner, columns["session_id"])
+            is_old = func.coalesce(schedules.c.last_at, schedules.c.created_at) < func.now() - KEPT
+            await connection.execute(delete(schedules).where(schedules.c.owner == owner, ~_GOES_ON, is_old))
+            await check_another(connection, owner, limit=settings.schedules_per_user)
+            await connection.execute(insert(schedules).values({**columns, **due, "owner": owner}))
+        return await get_schedule(connection, owner, schedule_id)
 
 
 async def check_another(connection: Connection, owner: str, *, limit: int) -> None:
@@ -287,43 +281,64 @@ def _schedule(row: Any) -> Schedule:
     return Schedule(**shown, new_session=row.session_id is None, last=last)
 
 
+async def begun_before(connection: Connection, row: Row[Any], once: Once) -> Admitted | None:
+    """Returns the turn that a schedule or trigger has begun under this key. Raises `idempotency_key_reused`."""
+    session_id = row.session_id
+    if session_id is None and (named := await find_named(connection, row.owner, once.key)) is not None:
+        session_id = named.id
+    return await accepted_before(connection, row.owner, session_id, once) if session_id else None
+
+
 async def begin_unattended(
-    connection: Connection, row: Any, request: ChatRequest, *, time_zone: str, now: datetime
+    connection: Connection, row: Any, once: Once, turn_id: str, note: str, *, time_zone: str, now: datetime
 ) -> Admitted:
-    """Stores the message of a schedule or trigger as a turn. Raises NotFound, KeyTaken, `too_many_queued`."""
+    """Stores the message of a schedule or trigger as a turn, in which a yes is none. A new session is one too, since it
+    has the key as its name. Raises NotFound, KeyTaken, `too_many_queued`.
+    """
     new: dict[str, Any] = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone, "now": now}
     made = await create_session(connection, row.owner, **new) if row.session_id is None else None
     session_id = row.session_id if made is None else made.id
+    if made is not None and not await name_session(connection, row.owner, once.key, session_id):
+        raise KeyTaken
     await lock_session(connection, row.owner, session_id)
+    options: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
+    origin = Origin(groups=tuple(row.groups))
+    request = ChatRequest(row.message, once=once, turn_id=turn_id, origin=origin, **options)
     turn = await begin_turn(connection, row.owner, session_id, request, now=now, room=MAX_QUEUED + 1)
     if turn is None:
         raise app_error("too_many_queued", limit=MAX_QUEUED)
     return Admitted(turn, made=made)
 
 
-async def begin_now(connection: Connection, turn_id: str, *, owner: str, schedule_id: str, now: datetime) -> Admitted:
-    """Sends the message of a schedule now; its moments stay. Raises what `begin_unattended` raises."""
+async def run_before(connection: Connection, owner: str, schedule_id: str, key: str | None) -> Admitted | None:
+    """Returns the turn of the run that was asked for under this Idempotency-Key. Raises NotFound."""
+    row = await find_schedule(connection, owner, schedule_id)
+    return await begun_before(connection, row, Once(f"{row.id} run {key}", "")) if key is not None else None
+
+
+async def begin_now(
+    connection: Connection, turn_id: str, *, of: tuple[str, str, str | None], now: datetime
+) -> Admitted:
+    """Sends the message of a schedule now; its moments stay. `of` are its owner, its id, and a key under which it is
+    sent once. Raises what `begin_unattended` raises.
+    """
+    owner, schedule_id, key = of
     row = await find_schedule(connection, owner, schedule_id, locks=True)
+    if (known := await run_before(connection, *of)) is not None:
+        return known
     last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
     await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
-    return await _begin(connection, row, turn_id, turn_id, now=now)
+    return await _begin(connection, row, f"run {key or turn_id}", turn_id, now=now)
 
 
 async def _begin(connection: Connection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
     """Sends the message of a schedule, by its row, once for a `moment`."""
-    once = Once(f"{row.id} {moment}", digest_of_json([row.message]))
     note = TEXTS["unattended"]
     if row.made_by == "promise":
         note += f" {TEXTS['promised'].format(promise=row.id)}"
-    request = unattended(row, turn_id, once, note)
     zone = "" if row.time_zone == "UTC" else row.time_zone  # UTC also stands for an unknown zone
-    return await begin_unattended(connection, row, request, time_zone=zone, now=now)
-
-
-def unattended(row: Any, turn_id: str, once: Once, note: str) -> ChatRequest:
-    """Returns the request of a schedule or a trigger. A program sends it: a yes in it is none."""
-    options: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
-    return ChatRequest(row.message, once=once, turn_id=turn_id, origin=Origin(groups=tuple(row.groups)), **options)
+    of = connection, row, Once(f"{row.id} {moment}", ""), turn_id, note
+    return await begin_unattended(*of, time_zone=zone, now=now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,17 @@ from segue.agent.prompts import brought
 from segue.db.engine import Connection, Database
 from segue.db.models import triggers
 from segue.db.redis_keys import Rates
-from segue.db.rows import Position, newest_first, older_than
+from segue.db.rows import Position, made_before, newest_first, older_than
 from segue.domain.errors import NotFound, app_error, existing, rate_limited
 from segue.domain.field_types import doc
 from segue.domain.ids import Clock, new_id
 from segue.log import log
-from segue.memory.session_store import check_session, find_named, name_session
+from segue.memory.session_store import check_session
 from segue.tools.normalize import clean_text
-from segue.turns.admission import Admitted, KeyTaken, accepted_before
+from segue.turns.admission import Admitted, KeyTaken
 from segue.turns.chat_request import Once
 from segue.turns.jobs.webhooks import signatures
-from segue.turns.schedules import begin_unattended, check_room, unattended
+from segue.turns.schedules import begin_unattended, begun_before, check_room
 from segue.turns.turn_service import TurnService
 from segue.turns.turn_settings import TurnSettings
 
@@ -80,15 +80,21 @@ class Triggers:
     clock: Clock
 
     async def make(self, owner: str, fields: Mapping[str, Any]) -> TriggerWithSecret:
-        """Raises NotFound for the session, AppError `too_many_unattended`, `trigger_key_missing`."""
-        trigger_id, secret, limit = new_id("trg", self.clock()), _new_secret(), self.settings.triggers_per_user
-        sealed = self._sealed(trigger_id, secret)
+        """Makes a trigger, or returns the one of the id in `fields` with its secret. Raises NotFound for the session,
+        AppError `too_many_unattended`, `trigger_key_missing`, `idempotency_key_reused`.
+        """
+        trigger_id, limit = fields["id"] or new_id("trg", self.clock()), self.settings.triggers_per_user
+        sealed = self._sealed(trigger_id, secret := _new_secret())
         async with self.database.transaction() as connection:
+            if (made := await made_before(connection, triggers, owner, fields["id"])) is not None:
+                for known, _ in self._secrets(made):
+                    return TriggerWithSecret(**self._shown(made), secret=known)
+                raise app_error("trigger_key_missing")
             if fields["session_id"] is not None:
                 await check_session(connection, owner, fields["session_id"])
             await check_room(connection, triggers, owner, limit=limit)
             own = {"id": trigger_id, "owner": owner, "sealed": sealed, "status": "active", "created_at": func.now()}
-            stored = await connection.execute(insert(triggers).values(**fields, **own).returning(triggers))
+            stored = await connection.execute(insert(triggers).values({**fields, **own}).returning(triggers))
             return TriggerWithSecret(**self._shown(stored.one()), secret=secret)
 
     async def roll(self, owner: str, trigger_id: str) -> TriggerWithSecret:
@@ -127,7 +133,7 @@ class Triggers:
         if row.status != "active":
             raise NotFound("trigger")
         once = Once(f"{trigger_id} {self._check(row, headers, body)}", hashlib.sha256(body).hexdigest())
-        if (known := await self._known(row, once)) is not None:
+        if (known := await self.database.read(begun_before, row, once)) is not None:
             return known
         wait_s = await self.rates.count("triggers", trigger_id, self.settings.trigger_events_per_minute)
         if wait_s is not None:
@@ -136,27 +142,16 @@ class Triggers:
         try:
             admitted = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))
         except KeyTaken:  # the same event came twice at one moment
-            if (known := await self._known(row, once)) is None:
+            if (known := await self.database.read(begun_before, row, once)) is None:
                 raise NotFound("trigger") from None
             return known
         log.info("trigger_pulled", trigger_id=trigger_id, turn_id=admitted.turn.turn_id)
         return admitted
 
     async def _begin(self, row: Row[Any], once: Once, note: str, connection: Connection, turn_id: str) -> Admitted:
-        """The name of a new session is unique, and so the event is one turn there too."""
-        request = unattended(row, turn_id, once, note)
         await _find(connection, row.id, owner=row.owner)  # it may have been deleted meanwhile, with its user
-        admitted = await begin_unattended(connection, row, request, time_zone=self.time_zone, now=self.clock())
-        if row.session_id is None and not await name_session(connection, row.owner, once.key, admitted.turn.session_id):
-            raise KeyTaken
-        return admitted
-
-    async def _known(self, row: Row[Any], once: Once) -> Admitted | None:
-        async with self.database.read_only() as connection:
-            session_id = row.session_id
-            if session_id is None and (named := await find_named(connection, row.owner, once.key)) is not None:
-                session_id = named.id
-            return await accepted_before(connection, row.owner, session_id, once) if session_id else None
+        of = connection, row, once, turn_id, note
+        return await begin_unattended(*of, time_zone=self.time_zone, now=self.clock())
 
     def _check(self, row: Row[Any], headers: Mapping[str, str], body: bytes) -> str:
         """Returns the id of an event that was signed within five minutes. Raises AppError `signature_invalid`."""

@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from segue.db.engine import Connection, Database
 from segue.db.models import api_keys, stream_tokens
 from segue.db.outages import StorageUnavailable
-from segue.db.rows import if_given, readable, reader
+from segue.db.rows import if_given, made_before, readable, reader
 from segue.domain.errors import AppError, Unreadable, app_error, existing
 from segue.domain.field_types import doc
 from segue.domain.identity import LOCAL_USER, SCOPES, Identity, Operator
@@ -106,17 +106,21 @@ class NewKey:
 async def create_key(
     connection: Connection,
     owner: str,
+    key_id: str,
     *,
     by: Operator | None,
     scopes: Iterable[str],
     name: str | None,
-    now: datetime,
     expires_at: datetime | None = None,
     groups: Iterable[str] = (),
     roles: Iterable[str] = (),
 ) -> NewKey:
-    """The audit has it as done `by` this operator, unless that is None."""
-    key_id, secret = new_id("key", now), secrets.token_hex(32)
+    """The audit has it as done `by` this operator, unless that is None. Raises AppError `key_made` if there is a key of
+    this id, whose secret cannot be shown again, and `idempotency_key_reused`.
+    """
+    if await made_before(connection, api_keys, None, key_id) is not None:
+        raise app_error("key_made", extra={"key_id": key_id})
+    secret = secrets.token_hex(32)
     key = {"id": key_id, "owner": owner, "name": name, "digest": digest_of_secret(secret), "expires_at": expires_at}
     may = {"scopes": sorted(set(scopes)), "groups": sorted(set(groups)), "roles": sorted(set(roles))}
     stored = insert(api_keys).values({**key, **may, "created_at": func.now()}).returning(*api_keys.c)
@@ -151,7 +155,8 @@ async def rotate_key(connection: Connection, old: ApiKey, *, by: Operator, overl
         raise app_error("key_rotated", old=old)
     expires_at = None if old.expires_at is None else now + (old.expires_at - old.created_at)
     may = {"scopes": old.scopes, "groups": old.groups, "roles": old.roles}
-    new_key = await create_key(connection, old.owner, by=None, **may, name=old.name, now=now, expires_at=expires_at)
+    key_id = new_id("key", now)
+    new_key = await create_key(connection, old.owner, key_id, by=None, **may, name=old.name, expires_at=expires_at)
     ends = {"expires_at": func.least(api_keys.c.expires_at, func.now() + overlap), "rotated_to": new_key.key.id}
     await connection.execute(update(api_keys).where(api_keys.c.id == old.id).values(ends))
     await record_act(connection, by, "rotate_key", details={"key_id": old.id, "user": old.owner, "by": new_key.key.id})
@@ -285,7 +290,7 @@ class ApprovalLinks:
         """Returns a link, as the webhook has it, for each user with a key of this group or role, apart from `but`."""
         of_group = or_(api_keys.c.groups.contains([group]), api_keys.c.roles.contains([group]))
         theirs = select(api_keys).where(of_group, api_keys.c.owner.not_in(but), *_WORKS)
-        newest = theirs.ext(distinct_on(api_keys.c.owner)).order_by(api_keys.c.owner, api_keys.c.id.desc())
+        newest = theirs.ext(distinct_on(api_keys.c.owner)).order_by(api_keys.c.owner, api_keys.c.created_at.desc())
         found = list(map(_api_key, await self.database.read(Connection.execute, newest.limit(MAX_PEOPLE))))
         claims = f"{plan_id.removeprefix('plan_')}.{version}.{int(until.timestamp())}"
         links = ((key.owner, self._token(key, claims)) for key in found if not key.is_unreadable)

@@ -1,6 +1,6 @@
 /** Makes a schedule, or changes one: only what was changed is sent, as an RRULE counts anew from when it is given. */
 import { useState } from "preact/hooks";
-import { patch, post, type Schemas } from "../../api";
+import { newKey, patch, post, type Schemas } from "../../api";
 import { Button } from "../../components/Button";
 import { Dialog } from "../../components/Dialog";
 import { attempt } from "../../components/Toast";
@@ -21,6 +21,7 @@ export function ScheduleForm({ schedule, sessions, onClose, onDone }: Given) {
   const [message, setMessage] = useState(schedule?.message ?? "");
   const [draft, setDraft] = useState(() => draftOf(schedule));
   const [place, setPlace] = useState<NewPlace>(NOWHERE);
+  const [key] = useState(newKey); // for a save that is tried again
   const [busy, setBusy] = useState(false);
   const set = (changes: Partial<Draft>): void => setDraft({ ...draft, ...changes });
   const submit = async (event: Event): Promise<void> => {
@@ -28,7 +29,7 @@ export function ScheduleForm({ schedule, sessions, onClose, onDone }: Given) {
     setBusy(true);
     const said = { message: message.trim() };
     const saved = await attempt(() => schedule === null
-      ? post("/schedules", { ...said, ...ruleOf(draft), ...placeOf(place) })
+      ? post("/schedules", { ...said, ...ruleOf(draft), ...placeOf(place) }, { "Idempotency-Key": key })
       : patch(`/schedules/${schedule.id}`, { ...(said.message !== schedule.message && said), ...changed(schedule, draft) }));
     setBusy(false);
     if (!saved) return;

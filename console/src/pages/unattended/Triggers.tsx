@@ -1,6 +1,6 @@
 /** The caller's triggers: the address of each, and its secret, which is shown once. */
-import { useState } from "preact/hooks";
-import { patch, post, remove, type Schemas } from "../../api";
+import { useMemo, useState } from "preact/hooks";
+import { newKey, patch, post, remove, type Schemas } from "../../api";
 import { Button, CopyButton } from "../../components/Button";
 import { Ask, Dialog } from "../../components/Dialog";
 import { Menu } from "../../components/Menu";
@@ -18,6 +18,7 @@ export function Triggers({ sessions }: { sessions: Session[] }) {
   const triggers = useAll<Trigger>("/triggers");
   const [asked, setAsked] = useState<Asked | null>(null);
   const [made, setMade] = useState<Made | null>(null);
+  const key = useMemo(newKey, [asked]); // for a save that is tried again
   const close = (): void => setAsked(null);
   const done = async (act: () => Promise<unknown>): Promise<boolean> => {
     const did = await attempt(act);
@@ -25,7 +26,7 @@ export function Triggers({ sessions }: { sessions: Session[] }) {
     return did;
   };
   const save = (body: { message: string }): Promise<boolean> =>
-    done(async () => asked?.trigger == null ? setMade(await post<Made>("/triggers", body)) : await patch(`/triggers/${asked.trigger.id}`, body));
+    done(async () => asked?.trigger == null ? setMade(await post<Made>("/triggers", body, { "Idempotency-Key": key })) : await patch(`/triggers/${asked.trigger.id}`, body));
   return (
     <section class="triggers" aria-label={t("triggers")}>
       <header><h2>{t("triggers")}</h2><Button class="small" icon="plus" onClick={() => setAsked({ kind: "edit", trigger: null })}>{t("new_trigger")}</Button></header>
