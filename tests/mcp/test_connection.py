@@ -191,6 +191,9 @@ LEFT_OUT = {
     ),
     "a text with odd annotations": ({"content": [{**TEXT, "annotations": {"priority": 5}}]}, "seen"),
     "a text that is no list": ({"content": "seen"}, "seen"),
+    "an empty text": ({"content": ""}, ""),
+    "an empty value": ({"structuredContent": {}}, {}),
+    "a text without its kind": ({"content": [{"text": "seen"}]}, "seen"),
     "a link with more about it": (
         {"content": [{"type": "resource_link", "uri": "a:b", "name": "b", "description": "of May", "title": None}]},
         {**LINK, "description": "of May"},
@@ -224,6 +227,13 @@ async def test_what_a_server_leaves_out_of_a_result_is_what_it_means_and_no_doub
     peer = Sparing(result, is_new=is_new)
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
         assert await call(servers, "look") == expected
+
+
+async def test_a_result_that_only_says_that_it_failed_is_no_doubt_about_the_call(tmp_path: Path) -> None:
+    peer = Peer(lambda body: said(body, {"isError": True}))
+    async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
+        with pytest.raises(ToolFailed, match="says that it failed"):
+            await call(servers, "look")
 
 
 class LoopingPeer(Peer):

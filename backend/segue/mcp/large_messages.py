@@ -14,7 +14,7 @@ MAX_LIST_BYTES: Final = 4_000_000
 MAX_TOOL_BYTES: Final = 64 * 1024
 UNREAD: Final = "segue.unread"
 _OF_A_RESOURCE: Final = ("resultType", "cacheScope", "ttlMs")
-_OF_A_RESULT: Final = ("content", "structuredContent", "isError")
+OF_A_RESULT: Final = frozenset({"content", "structuredContent", "isError"})
 _ESCAPES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
@@ -50,7 +50,7 @@ def packed_message(message: bytes) -> bytes:
             ]
             return orjson.dumps({**read, "result": {**result, "tools": listed}})
         case {"content": _} | {"structuredContent": _}:
-            packed = _packed({name: result[name] for name in _OF_A_RESULT if name in result})
+            packed = _packed({name: result[name] for name in OF_A_RESULT if name in result})
             kind = {"resultType": declared} if isinstance(declared := result.get("resultType"), str) else {}
             return orjson.dumps({**read, "result": {**kind, "content": [], "structuredContent": {UNREAD: packed}}})
         case {"contents": contents}:

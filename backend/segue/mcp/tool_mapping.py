@@ -22,7 +22,7 @@ from segue.domain.tool import SettlingCheck, Tool, ToolContext, ToolFailed, Tool
 from segue.log import log
 from segue.mcp.call_failures import MAX_ERROR_CHARS
 from segue.mcp.guessed_effects import effect_of
-from segue.mcp.large_messages import MAX_TOOL_BYTES, MAX_TOOLS, UNREAD, unpacked
+from segue.mcp.large_messages import MAX_TOOL_BYTES, MAX_TOOLS, OF_A_RESULT, UNREAD, unpacked
 from segue.mcp.mcp_config import McpServerConfig
 from segue.mcp.status import LeftOut
 from segue.tools.input_schema import REFERENCES, InputSchema, UnfitSchema
@@ -59,10 +59,10 @@ def readable_result(result: dict[str, Any]) -> dict[str, Any]:
     said = _DEFAULTS | {name: each for name, each in result.items() if each is not None}
     for named in (each for name in _WITH_ICONS for each in _listed(said.get(name))):
         named.pop("icons", None)
-    if content := said.get("content"):
+    if (content := said.get("content")) is not None:
         said["content"] = list(map(_readable_block, content if isinstance(content, list) else [content]))
-    if isinstance(value := said.get("structuredContent", {}), dict):
-        return {"content": [], **said} if value or "content" in result else said
+    if isinstance(said.get("structuredContent", {}), dict):
+        return {"content": [], **said} if result.keys() & OF_A_RESULT else said
     text = json.dumps(said.pop("structuredContent"), ensure_ascii=False)
     return said | {"content": said.get("content") or [{"type": "text", "text": text}]}
 
@@ -70,6 +70,7 @@ def readable_result(result: dict[str, Any]) -> dict[str, Any]:
 def _readable_block(block: Any) -> Any:
     if isinstance(block, dict):
         block.pop("annotations", None)  # unused, and some servers have other values in them
+        block.setdefault("type", "text")
     try:
         _BLOCK.validate_python(block)
     except ValidationError:
