@@ -236,25 +236,37 @@ async def test_a_result_that_only_says_that_it_failed_is_no_doubt_about_the_call
             await call(servers, "look")
 
 
-class LoopingPeer(Peer):
-    """Lists the same page for ever."""
+class PagingPeer(Peer):
+    """Lists a page for each of its cursors, and the last one for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, *cursors: str, pages: int) -> None:
         super().__init__()
+        self.cursors, self.pages = cursors, pages
         self.listed = 0
 
     async def serve(self, request: Request) -> Response:
         body = json.loads(await request.body() or b"{}")
         if body.get("method") != "tools/list":
             return await super().serve(request)
+        if self.listed:
+            assert body["params"]["cursor"] == self.cursors[self.listed - 1]
         self.listed += 1
-        return said(body, {"tools": self.tools, "nextCursor": "again"})
+        tools = [{**TOOL, "name": f"look_{min(self.listed, self.pages)}"}]
+        return said(body, {"tools": tools, "nextCursor": [*self.cursors, None][self.listed - 1]})
 
 
-async def test_a_page_that_leads_back_to_itself_is_the_last(tmp_path: Path) -> None:
-    peer = LoopingPeer()
+@pytest.mark.parametrize("cursor", ["again", ""])
+async def test_a_page_that_leads_back_to_itself_is_the_last(tmp_path: Path, cursor: str) -> None:
+    peer = PagingPeer(*[cursor] * 5, pages=1)
     async with listening(peer) as port, connected(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as servers:
-        assert ([tool.spec.name for tool in servers.tools()], peer.listed) == (["mcp_look"], 2)
+        assert ([tool.spec.name for tool in servers.tools()], peer.listed) == (["mcp_look_1"], 2)
+        assert servers.statuses()[0].left_out == []
+
+
+async def test_an_empty_text_leads_to_the_next_page_as_any_cursor(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:{}/mcp".format
+    async with listening(PagingPeer("", pages=2)) as port, connected(tmp_path, {"url": url(port)}) as servers:
+        assert [tool.spec.name for tool in servers.tools()] == ["mcp_look_1", "mcp_look_2"]
 
 
 def as_event(body: Any, result: Any) -> Response:

@@ -143,9 +143,10 @@ async def all_pages(
             if error.code == METHOD_NOT_FOUND:
                 break
             raise
-        listed += items(page)
+        found = items(page)
+        listed += found if found != listed[-len(found) :] else []  # a cursor may lead back to its own page
         before, cursor = cursor, page.next_cursor
-        if not cursor or cursor == before or len(listed) >= most:
+        if cursor in (None, before) or len(listed) >= most:
             break
     return listed[:most]
 
