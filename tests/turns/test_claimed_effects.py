@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from segue import tool
+from segue import ToolFailed, tool
 from segue.config import Settings
 from segue.language.shown_call import translate
 from tests.support.plans import reads
@@ -23,6 +23,12 @@ async def send_note(to: str) -> str:
     return f"sent to {to}"
 
 
+@tool(effect="destructive", confirm=False)
+async def post_note(to: str) -> str:
+    """Posts a note."""
+    raise ToolFailed(f"no address of {to}")
+
+
 @tool(effect="read_only")
 async def find_note(word: str) -> str:
     """Finds a note."""
@@ -31,7 +37,7 @@ async def find_note(word: str) -> str:
 
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[Client]:
-    async with running(settings, tools=[send_note, find_note]) as client:
+    async with running(settings, tools=[send_note, post_note, find_note]) as client:
         yield client
 
 
@@ -65,6 +71,32 @@ async def test_what_a_call_of_the_turn_did_or_may_have_done_is_no_false_claim(
     client: Client, provider: Provider
 ) -> None:
     assert await said(client, provider, calls(("send_note", {"to": "Rossi"})), says(CLAIM)) == CLAIM
+
+
+BOTH = "I have sent the note. I have posted it too."
+
+
+@pytest.mark.in_turns(1)
+@pytest.mark.parametrize(("read", "answer"), [("none", BOTH), ("confirm", "It is sent, and could not be posted.")])
+async def test_after_a_failure_the_small_model_reads_whether_the_answer_claims_more_than_was_done(
+    client: Client, provider: Provider, read: str, answer: str
+) -> None:
+    tried = calls(("send_note", {"to": "Rossi"}), ("post_note", {"to": "Rossi"}))
+    more = [] if read == "none" else [says(answer)]
+    assert await said(client, provider, tried, says(BOTH), reads(read), *more) == answer
+    [asked] = [each for each in provider.requests if "You check what an assistant says" in str(each["messages"])]
+    assert BOTH in str(asked["messages"])
+    assert "post_note" not in str(asked["messages"])
+
+
+async def test_a_claim_of_what_failed_that_was_heard_is_followed_by_the_failure(
+    client: Client, provider: Provider
+) -> None:
+    tried = calls(("send_note", {"to": "Rossi"}), ("post_note", {"to": "Rossi"}))
+    provider.will(tried, streams("I have sent the note. ", "I have posted it too."), reads("confirm"))
+    async with chatting(client, await client.new_session(), "What about the note to Rossi?") as stream:
+        events = await stream.rest()
+    assert list(texts(events).values()) == [f"{BOTH}\n\n✗ post note — no address of Rossi"]
 
 
 async def test_a_call_that_only_reads_sends_nothing(client: Client, provider: Provider) -> None:

@@ -1,7 +1,7 @@
 """False claims in an answer, and their correction: an effect that no call had, a promise that nothing keeps."""
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -9,13 +9,15 @@ from typing import Final
 
 from langchain_core.messages import AIMessage
 
-from segue.agent import prompts
+from segue.agent import plan_messages, prompts
 from segue.agent.planner import ask_reader
-from segue.agent.state import TurnContext, TurnState
+from segue.agent.state import TurnContext, TurnState, language_of, running_plan
 from segue.domain.errors import AppError
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
+from segue.domain.tool import Tool
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import WordList, kinds_of, parse_lexicon, phrases_of
+from segue.language.shown_call import translate
 from segue.language.utterance import own_words, parse_utterance, sentences_of, words_of
 from segue.language.written_values import without_dates
 from segue.log import log
@@ -44,7 +46,7 @@ _FOR_ANOTHER: Final = re.compile(r"[\"“„«「『]|[:：,，،]\s*$|```|^\s*[
 
 @dataclass(frozen=True, slots=True)
 class ClaimedEffect:
-    """An effect that an answer claims: if it `is_sure`, no second reader is needed; one that `is_bare` says `Done.`"""
+    """The sentences that claim effects: if one `is_sure`, no second reader is needed; `Done.` alone `is_bare`."""
 
     sentence: str
     is_sure: bool
@@ -54,10 +56,10 @@ class ClaimedEffect:
 async def without_false_claims(
     context: TurnContext, state: TurnState, answer: str, *, was_heard: bool
 ) -> tuple[str, list[str]]:
-    """Returns the answer, or a new one if it had to be asked for, and the names of the sentences that correct it."""
+    """Returns the answer, or a new one if it had to be asked for, and lines in the user's language that correct it."""
     answer, corrections = await _checked(context, state, answer, was_heard=was_heard)
     if _is_unkept(context, state, answer):
-        corrections.append("not_promised")
+        corrections.append(translate("not_promised", language_of(state)))
     return answer, corrections
 
 
@@ -73,7 +75,8 @@ def _is_unkept(context: TurnContext, state: TurnState, answer: str) -> bool:
 
 async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_heard: bool) -> tuple[str, list[str]]:
     """Returns the answer, and its corrections if it claims an effect that no call of the session had. The model is
-    asked once more, with its calls in view, unless its words were emitted already: those cannot be taken back.
+    asked once more, with its calls in view, unless its words were emitted already: those cannot be taken back. Of a
+    turn that has changed something, only an answer after a failure is checked.
     """
     conversation = state.get("conversation")  # without one the answer is the engine's own
     claimed = claimed_effect(answer) if conversation else None
@@ -82,14 +85,17 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
         return answer, []
     tools = context.guard.tools()
     reads = {*_READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
-    if _has_changed_something(state, {name for name, tool in tools.items() if tool.spec.ephemeral}, reads):
+    failures = _failures(state, tools, reads)
+    unlisted = {name for name, tool in tools.items() if tool.spec.ephemeral}
+    if not failures and _has_changed_something(state, unlisted, reads):
         return answer, []
+    correction = failures or translate("nothing_changed", language_of(state))
     done = await context.transact(calls_that_ran, context.turn.session_id, but_of=reads)
     try:
         while claimed is not None and await _is_untrue(context, claimed, done):
             if was_heard:
                 log.warning("false_claim")
-                return answer, ["nothing_changed"]
+                return answer, [correction]
             offered = context.guard.offered(without_forbidden(tools, state["search"]))
             known = {"you_said": claimed.sentence[:MAX_CLAIM_CHARS], "calls_that_changed": done}
             note = prompts.fenced_json(prompts.TEXTS["nothing_done"], known)
@@ -99,8 +105,17 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
     except AppError as error:
         if not gave_no_answer(error):
             raise
-        return answer, ["nothing_changed"] if claimed is not None and claimed.is_sure and not done else []
+        return answer, [correction] if claimed is not None and claimed.is_sure and not done else []
     return answer, []
+
+
+def _failures(state: TurnState, tools: Mapping[str, Tool], reads: Container[str]) -> str:
+    """Returns how the plan failed, and the calls that would have changed something and failed; empty if none did."""
+    plan, language = running_plan(state), language_of(state)
+    newest = {call.tool_name: call for call in state.get("tool_calls", ()) if call.tool_name not in reads}
+    failed = [call for call in newest.values() if call.status == "failed" and (not plan or call.plan_id != plan.id)]
+    lines = [plan_messages.ended(plan, language)] if plan and plan.status == "failed" else []
+    return "\n".join([*lines, *(plan_messages.outcome_line(call, tools, language) for call in failed)])
 
 
 def _has_changed_something(state: TurnState, unlisted: Container[str], reads: Container[str]) -> bool:
@@ -144,22 +159,20 @@ def says_later(text: str, language: str, *, of_things: bool = True) -> bool:
 
 
 def claimed_effect(answer: str) -> ClaimedEffect | None:
-    """Returns the effect that an answer claims: `I have sent it`. An offer, a condition, a denial, what was earlier and
-    words for another are none; of a passive, and of what may be done to a text, it is not sure.
+    """Returns the effects that an answer claims: `I have sent it`. An offer, a condition, a denial, what was earlier
+    and words for another are none; of a passive, and of what may be done to a text, it is not sure.
     """
     if len(answer) > 2 * LONGEST_CLAIM:
         answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
     text = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
     language, sentences = detect_language(text), sentences_of(text)
-    maybe = None
-    for each, after in pairwise([*sentences, ""]):
-        is_sure = _claims(each, language)
-        if is_sure is not None and not parse_utterance(each + after).asks:
-            if is_sure:
-                return ClaimedEffect(each.strip(), is_sure=True)
-            if maybe is None or maybe.is_bare:
-                maybe = ClaimedEffect(each.strip(), is_sure=False, is_bare="alone" in _kinds(each, language))
-    return maybe
+    claims = {
+        each.strip(): is_sure
+        for each, after in pairwise([*sentences, ""])
+        if (is_sure := _claims(each, language)) is not None and not parse_utterance(each + after).asks
+    }
+    is_sure, is_bare = any(claims.values()), all("alone" in _kinds(each, language) for each in claims)
+    return ClaimedEffect(" ".join(claims), is_sure, is_bare and not is_sure) if claims else None
 
 
 def _kinds(sentence: str, language: str) -> list[str]:

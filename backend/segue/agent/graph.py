@@ -24,7 +24,6 @@ from segue.agent.turn_reports import held_of
 from segue.domain.errors import AppError
 from segue.domain.events import EffectsListed, PlanChanged, StepFinished, StepStarted
 from segue.domain.session import with_held
-from segue.language.shown_call import translate
 from segue.log import log
 from segue.memory import short_term
 from segue.models.chat_model import MAX_EMPTY_ANSWERS
@@ -72,8 +71,7 @@ async def respond(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     if problem is None and not is_asking:
         was_heard = started is not None and started.chars > 0
         answer, corrections = await without_false_claims(context, state, answer, was_heard=was_heard)
-        corrected = (translate(sentence, language_of(state)) for sentence in corrections)
-        postscript = "\n\n".join(filter(None, [postscript, *corrected]))
+        postscript = "\n\n".join(filter(None, [postscript, *corrections]))
     answer = clean(f"{answer}\n\n{postscript}" if postscript else answer)
     if problem is not None:
         log.warning("answered_by_service", code=problem.code, reason=problem.detail)

@@ -39,7 +39,8 @@ def read_lines(summary: str) -> SummaryLines:
     """
     lines: SummaryLines = {name: [] for name in ("", *SECTIONS)}
     said = [line for line in map(str.strip, summary.splitlines()) if line and not line.startswith("```")]
-    named, marked = {line: line.strip("#*:： ").capitalize() for line in said}, [each for each in said if each[0] == "#"]
+    named = {line: line.strip("#*:： ").capitalize() for line in said}
+    marked = [line for line in said if line[0] == "#"]
     if len(marked) == len(SECTIONS) and set(SECTIONS).isdisjoint(named.values()):
         named |= zip(marked, SECTIONS, strict=True)
     section = ""
