@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from segue.api.metrics import shared_metrics
+from segue.api.metrics import Metrics, shared_metrics
 from segue.domain.telemetry import WebhookOutcome
 from tests.support.commands import ROOT
 from tests.support.logs import until
@@ -91,6 +91,12 @@ def test_that_no_api_is_scraped_is_told_by_what_no_worker_serves_and_every_api_d
 def test_that_events_of_the_webhook_are_lost_is_told_however_they_are() -> None:
     [told] = re.findall(r'outcome=~"([^"]+)"', rule_of("SegueWebhookLate"))
     assert set(told.split("|")) == {*get_args(WebhookOutcome)} - {"delivered", "failed"}
+
+
+def test_an_alert_that_one_event_is_enough_for_hears_of_the_first_one() -> None:
+    text = Metrics().text().decode()
+    for outcome in get_args(WebhookOutcome):  # a rate sees no step of a series that begins above 0
+        assert f'segue_webhook_tries_total{{outcome="{outcome}"}} 0.0\n' in text
 
 
 @pytest.mark.parametrize(("running", "places", "fires"), [(0, 0, False), (63, 64, False), (64, 64, True)])
