@@ -174,14 +174,16 @@ def _listed(secrets: SecretStr | None) -> list[str]:
 
 
 def _webhook_secret(text: str) -> bytes:
-    try:
-        return base64.b64decode(text.removeprefix("whsec_"), validate=True) if text.startswith("whsec_") else b""
-    except ValueError:
-        return b""
+    return _decoded(text.removeprefix("whsec_")) if text.startswith("whsec_") else b""
 
 
 def _is_key(text: str) -> bool:
+    return len(_decoded(text.replace("-", "+").replace("_", "/"))) == _KEY_BYTES
+
+
+def _decoded(text: str) -> bytes:
+    """Returns empty bytes for what is not all Base64, as two keys in one text."""
     try:
-        return len(base64.urlsafe_b64decode(text)) == _KEY_BYTES
+        return base64.b64decode(text, validate=True)
     except ValueError:
-        return False
+        return b""

@@ -35,6 +35,7 @@ from tests.support.stores import plain
 WAITS = """SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 AND (query LIKE 'SELECT pg_try_advisory_xact_lock(%' OR query LIKE 'ROLLBACK%')"""
 EMPTIED = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+KEY = "c2stY2FuYXJ5LXNrLWNhbmFyeS1zay1jYW5hcnktc2s="
 JWT = {"AUTH": "jwt", "JWT_AUDIENCE": "segue", "JWT_ISSUER": "us"}
 
 
@@ -165,6 +166,26 @@ def test_a_provider_whose_package_is_missing_says_which_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert f"pip install 'segue-agent[{extra}]'" in refused(LLM_MODEL=model).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        *(
+            ("ALLOWED_HOSTS", f"::1,a.example,{host}", "has to be names of hosts, such as segue.example.com")
+            for host in ("b.example:80", "cafe:80", "[::1]", "https://b.example", "*", "*.b.example", "b.example.")
+        ),
+        *(("RECEIPT_KEY", KEY + between + KEY, "has to be 32 bytes in Base64") for between in ("", " ", ",")),
+        ("MCP_TOKEN_KEY", KEY + KEY, "has to be 32 bytes in Base64"),
+    ],
+)
+def test_a_setting_of_which_a_part_would_not_count_is_refused(
+    name: str, given: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, given)
+    with pytest.raises(typer.Exit):
+        settings_with()
+    assert f"{name} {said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("serve",), ("worker",), ("migrate",), ("doctor",), ("keys", "list")])

@@ -11,21 +11,29 @@ from segue.domain.ids import known_zone
 from segue.domain.session import LONGEST_MESSAGE
 from segue.turns.turn_settings import TurnSettings
 
-_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+", re.IGNORECASE)
+_ORIGIN = (
+    r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+",
+    "origins, such as https://app.example.com, without a path or a / at the end",
+)
+# As a Host header has them, without its port and the brackets of an IPv6 address.
+_HOST = r"[\w.-]*\w|[\da-f.]*:[\da-f.]*:[\da-f:.]*", "names of hosts, such as segue.example.com, without a port or a *"
 
 
-def _check_origins(values: tuple[str, ...]) -> tuple[str, ...]:
-    if not all(map(_ORIGIN.fullmatch, values)):
-        raise ValueError("has to be origins, such as https://app.example.com, without a path or a / at the end")
-    return values
+def _each_is(pattern: str, what: str) -> AfterValidator:
+    def check(values: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(re.fullmatch(pattern, value, re.IGNORECASE | re.ASCII) for value in values):
+            raise ValueError(f"has to be {what}")
+        return values
+
+    return AfterValidator(check)
 
 
 class ApiSettings(TurnSettings):
     host: str = "127.0.0.1"
     auth: Literal["none", "api_key", "jwt"] = "none"
     allow_anonymous: bool = False
-    allowed_hosts: CommaSeparated = ()
-    cors_origins: Annotated[CommaSeparated, AfterValidator(_check_origins)] = ()
+    allowed_hosts: Annotated[CommaSeparated, _each_is(*_HOST)] = ()
+    cors_origins: Annotated[CommaSeparated, _each_is(*_ORIGIN)] = ()
     console: bool = True
     metrics_public: bool = False
     max_body_bytes: Bytes = 1_048_576
