@@ -232,7 +232,10 @@ def test_a_database_that_is_not_there_is_a_sentence_without_its_password() -> No
 
 def test_a_file_that_has_no_receipts_is_a_sentence_without_what_is_in_it(tmp_path: Path) -> None:
     (file := tmp_path / "segue.log").write_text("canary\n")
+    (endless := tmp_path / "endless").touch()
+    os.truncate(endless, 1 << 43)  # more than fits into memory
     for given, why in (
+        (endless, "it is not what GET /sessions/{id}/receipts answers."),
         (file, "it is not what GET /sessions/{id}/receipts answers."),
         (tmp_path / "none", "No such file"),
     ):
@@ -311,6 +314,14 @@ def test_a_port_that_is_taken_is_a_sentence_that_names_the_setting() -> None:
         result = CliRunner().invoke(app, ["serve", "--port", str(taken.getsockname()[1])])
     assert result.exit_code == 3
     assert "is taken. Stop what uses it, or give another one with --port or PORT." in result.output
+
+
+def test_a_port_of_an_mcp_server_that_is_taken_is_a_sentence_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["mcp", "serve", "--url", "http://127.0.0.1:1", "--port", str(port)])
+    said = f"Port {port} on 127.0.0.1 is taken. Stop what uses it, or give another one with --port.\n"
+    assert (result.exit_code, result.output) == (3, said)
 
 
 def test_a_descriptor_that_is_no_tcp_socket_is_a_sentence_that_names_the_flag(tmp_path: Path) -> None:

@@ -823,6 +823,8 @@ async def test_the_command_prints_a_link_waits_for_the_login_and_ends_it(service
     assert (await arrive(service, await at_browser(link, "ada"))).status_code == 200
     assert await asyncio.to_thread(command.ended) == 0
     assert command.log[-1] == "You are logged in at diary.\n"
+    code, out = await asyncio.to_thread(segue, "mcp", "login", "dairy", SEGUE_URL=url)
+    assert (code, out) == (1, "dairy is no server of mcp.json at which you can log in.\n")
     code, out = await asyncio.to_thread(segue, "mcp", "logout", "diary", SEGUE_URL=url)
     assert (code, out) == (0, "You are logged out at diary.\n")
     assert set(server.revoked) == server.all_tokens

@@ -20,6 +20,7 @@ from segue.log import configure_logging
 
 _INSTALLED: Final = Path(__file__).with_name("files")  # in a wheel
 HOME: Final = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).resolve().parents[3]
+MOST_BYTES: Final = 1 << 28  # of a page: what is longer, as a device without end, is none
 FILES: Final = load_toml("commands.toml", package="segue.around")["init"]["files"]
 
 
@@ -64,6 +65,11 @@ class _Page:
     head: ChainHead | None
 
 
+def _read(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(MOST_BYTES)
+
+
 @receipts.command("verify")
 def verify(
     files: Annotated[list[Path], typer.Argument(help="All pages of GET /sessions/{id}/receipts, in their order.")],
@@ -73,7 +79,7 @@ def verify(
     is none of receipts.
     """
     try:
-        pages = [TypeAdapter(_Page).validate_json(file.read_bytes()) for file in files]
+        pages = [TypeAdapter(_Page).validate_json(_read(file)) for file in files]
     except (OSError, ValidationError) as fault:
         why = fault if isinstance(fault, OSError) else "it is not what GET /sessions/{id}/receipts answers"
         raise refusal(f"This is no page of receipts: {why}.") from fault

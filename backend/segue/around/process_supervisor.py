@@ -71,7 +71,7 @@ def serve(
     if fd is not None:
         host, port = _address_of(fd)  # so that what a public address asks for is asked of it too
     settings, count = settings_with(host=host, port=port), _count(processes)
-    listener = _bound(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
+    listener = bound_to(settings.host, settings.port) if fd is None else socket.socket(fileno=fd)
     sockets = [listener] if fd is not None or count > 1 else None
     if sockets is None:
         listener.close()  # uvicorn takes all addresses of a name, and says where it listens
@@ -95,7 +95,7 @@ def worker(
     """Runs turns that other processes accept, on the same stores."""
     count, settings = _count(processes), settings_with(worker_concurrency=concurrency)
     if settings.worker_metrics_port and count > 1:  # other workers that share it would tell of themselves there
-        _bound(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
+        bound_to(settings.host, settings.worker_metrics_port, "WORKER_METRICS_PORT").close()
 
     def run_with(settings: Settings) -> Run:
         from segue.around.service_process import work  # noqa: PLC0415 (see above)
@@ -173,7 +173,7 @@ def _address_of(fd: int) -> tuple[str, int]:
     raise refusal(f"--fd {fd} is no TCP socket that this process was given.")
 
 
-def _bound(host: str, port: int, given_by: str = "--port or PORT") -> socket.socket:
+def bound_to(host: str, port: int, given_by: str = "--port or PORT") -> socket.socket:
     """Raises typer.Exit before the stores start if the address cannot be used."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does, to bind after a restart

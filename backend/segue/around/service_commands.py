@@ -11,6 +11,7 @@ import anyio
 import httpx2
 import typer
 
+from segue.around.process_supervisor import bound_to
 from segue.around.service_client import HOST, MCP_ADVICE, Api, AsyncApi, client_options, key_header
 from segue.around.terminal import ServiceKey, ServiceUrl, asking, local_time, one_line, printable, refusal, service_url
 from segue.language.shown_call import CallView
@@ -98,7 +99,8 @@ def _print(found: dict[str, Any]) -> None:
 def login(name: ServerName, *, url: ServiceUrl = None, api_key: ServiceKey = None) -> None:
     """Print a link at which to log in at an MCP server, and wait until that is done."""
     with asking(url, api_key) as api:
-        before = _login_at(api, name)
+        if (before := _login_at(api, name)) is None:
+            raise refusal(f"{one_line(name)} is no server of mcp.json at which you can log in.", code=1)
         begun = api.post(_login_path(name))
         typer.echo(printable(f"Open this in a browser: {begun['url']}"))
         until = datetime.fromisoformat(begun["expires_at"])
@@ -142,6 +144,8 @@ def serve(
 ) -> None:
     """Offer the agents of a running service as an MCP server on stdin and stdout, for editors and other agents."""
     base_url = service_url(url)
+    if port:
+        bound_to(HOST, port, "--port").close()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a read from stdin would keep the process
 
     from segue.around.mcp_server import server_for  # noqa: PLC0415 (mcp takes a second)
