@@ -73,6 +73,28 @@ process_supervisor._run(2, run_with, settings_with(shutdown_grace_s=1e-9))
 """
 
 
+RAISING = """
+import os, select, sys, types
+from segue.around import process_supervisor
+from segue.around.terminal import settings_with
+
+class Rules(types.ModuleType):
+    def __getattr__(self, name):
+        raise SystemExit("no licence") if "licence" in os.environ["BEFORE_CALL"] else RuntimeError("a fault")
+
+def run_with(settings):
+    def run(place):
+        place.ready()
+        return len(select.select([place.supervisor_gone], [], [])) - 3
+    return run
+
+settings = settings_with()
+sys.modules["rules"] = Rules("rules")
+os.environ["BEFORE_CALL"] = os.environ["RULE"]
+process_supervisor._run(2, run_with, settings)
+"""
+
+
 RUNNING_DOWN = """
 import asyncio, os
 from contextlib import asynccontextmanager
@@ -283,6 +305,20 @@ async def test_a_second_hangup_while_the_first_renewal_fails_renews_to_what_it_h
         supervisor.kill()
         os.close(reads)
         os.close(writes)
+
+
+@pytest.mark.parametrize("rule", ["rules:fault", "rules:licence"])
+async def test_a_hangup_whose_rule_over_calls_raises_leaves_all_as_it_is(rule: str) -> None:
+    supervisor = Process({"RULE": rule}, ready="process_ready", start=partial(scripted, RAISING, subprocess.DEVNULL))
+    try:
+        await asyncio.to_thread(supervisor.start)
+        await asyncio.to_thread(supervisor.wait_for, "process_ready", times=2)
+        os.kill(supervisor.pid, signal.SIGHUP)
+        await asyncio.to_thread(supervisor.wait_for, "renewal_refused")
+        assert len(said(supervisor, "renewal_raised")) == 1
+        assert supervisor.stop() == 0
+    finally:
+        supervisor.kill()
 
 
 @pytest.mark.sweep

@@ -126,11 +126,15 @@ def _run(count: int, run_with: Callable[[Settings], Run], settings: Settings, **
     def renewed() -> Run | None:
         """Reads the settings anew, for the processes that a SIGHUP begins. Returns None if they cannot be used."""
         nonlocal settings
-        with suppress(typer.Exit):  # it has said why
+        try:
             _check_files(read := settings_with(**flags))
             run, settings = made_with(read), read
-            return run
-        return None
+        except typer.Exit:  # it has said why
+            return None
+        except (Exception, SystemExit) as fault:  # of code that they name: what runs goes on
+            log.warning("renewal_raised", exc_info=fault)
+            return None
+        return run
 
     def stop_s() -> float:
         return settings.shutdown_grace_s * REQUEST_SHARE + KILL_AFTER_S
