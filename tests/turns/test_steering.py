@@ -15,6 +15,7 @@ from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.steering import TIME, after, steer, stopped, told
 from tests.support.streams import check, listening, replayed
+from tests.support.uploads import uploaded
 
 BESIDE = "by the way, while we are at it, and before we go on with what you have just asked me about"
 
@@ -100,6 +101,27 @@ async def test_what_no_boundary_is_left_for_is_an_ordinary_message_that_runs_nex
     assert events[0].event["runId"] == turns[3]["turn_id"]
     assert not any("steered" in each["metadata"] for each in await client.messages(session))
     assert (await steer(client, session, "four", key="k")).json() == turns[3]["answer"]
+
+
+async def test_a_message_with_a_file_or_with_options_of_its_answer_steers_nothing_and_runs_next(
+    client: Client, provider: Provider
+) -> None:
+    session = await client.new_session()
+    file = await uploaded(client, session, b"two lemons", "list.txt")
+    own: list[httpx2.Response] = []
+
+    async def meanwhile(_: dict[str, Any]) -> Response:
+        options: list[dict[str, Any]] = [{"attachments": [file]}, {"output_schema": {"type": "object"}}]
+        own.extend([await client.send(session, "?", on_busy="steer", background=True, **each) for each in options])
+        return calls(TIME)
+
+    provider.will(meanwhile, says("Noon."), says("Lemons."), says("{}"))
+    assert (await client.chat(session, "what time is it?"))["message"]["content"] == "Noon."
+    turns = await client.ended(session, 3)
+    assert [turn["turn_id"] for turn in turns[1:]] == [each.json()["turn_id"] for each in own]
+    assert [turn["answer"]["output"] for turn in turns] == [None, None, {}]
+    history = [each for each in await client.messages(session) if each["role"] == "user"]
+    assert [[named["id"] for named in each["metadata"].get("attachments", ())] for each in history] == [[], [file], []]
 
 
 async def test_who_steers_gets_the_answer_of_the_turn_that_read_it_on_any_instance_and_a_key_steers_once(
