@@ -10,7 +10,7 @@ import pytest
 
 from segue.config import Settings
 from tests.support.commands import piped
-from tests.support.plans import ASK, THREE_STEPS, planned
+from tests.support.plans import ASK, THREE_STEPS, planned, reads
 from tests.support.provider import Provider, calls, says, streams
 from tests.support.proxy import proxied
 from tests.support.service import Client, running
@@ -18,6 +18,7 @@ from tests.support.shelf import Shelf
 from tests.support.terminal import CTRL_C, on_a_terminal, through_pipes
 
 DELETED = "delete itm-1"
+MARKS_PASTED = "\x1b[?2004h"  # asks a terminal to
 HIDDEN = "a " * 4_500 + "\u202ethe end\u200b"
 
 
@@ -149,6 +150,31 @@ async def test_ctrl_c_cancels_the_answer_and_then_leaves(
     [session] = (await service.get("/sessions"))["items"]
     turns = await service.ended(session["id"], 2)
     assert [turn["status"] for turn in turns] == ["cancelled", "completed"]
+
+
+async def test_only_what_is_typed_once_a_question_stands_there_answers_it(
+    service: Client, provider: Provider, shelf: Shelf, home: dict[str, str]
+) -> None:
+    provider.will(planned(THREE_STEPS), reads("none"), says("A red one."))
+    async with on_a_terminal("--url", str(service.http.base_url), **home) as seat:
+        assert MARKS_PASTED in await seat.until("> ")
+        seat.types(f"{ASK}\ny\n")
+        await seat.until("Run step 3? y, n")
+        await seat.until("> ")
+        seat.types("\x1b[200~Which one is it?\ny\x1b[201~\n")  # as a terminal sends what is pasted
+        await seat.until("A red one.")
+        await seat.until("Run step 3? y, n")
+        await seat.until("> ")
+        assert DELETED not in shelf.effects
+        seat.types("n\n")
+        await seat.until("the plan is cancelled")
+        seat.types("/quit\n")
+        assert await seat.left() == 0
+    [session] = (await service.get("/sessions"))["items"]
+    messages = (await service.get(f"/sessions/{session['id']}/messages"))["items"]
+    assert [each["content"] for each in messages if each["role"] == "user"][:2] == [ASK, "Which one is it?\ny"]
+    [plan] = (await service.get(f"/sessions/{session['id']}/plans"))["items"]
+    assert plan["status"] == "cancelled"
 
 
 @pytest.mark.sweep

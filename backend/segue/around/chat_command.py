@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -82,8 +83,7 @@ def _service(url: str | None, screen: Screen) -> Iterator[tuple[str, str]]:
     if settings.port and _answers(local):
         yield local, name
         return
-    own_data = f"with DATA_DIR={settings.data_dir} …"
-    screen.note(f"No service answers at {local}; starting one for this conversation, {own_data}")
+    screen.note(f"No service answers at {local}; starting one with DATA_DIR={settings.data_dir} …")
     with tempfile.TemporaryDirectory(prefix="segue-chat-") as folder:
         service = OwnService(Path(folder) / "service.log", os.environ)
         try:
@@ -113,10 +113,14 @@ def _reader(screen: Screen) -> ReadLine:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return lambda _: sys.stdin.readline() or None
     with suppress(ImportError):
-        import readline  # noqa: F401, PLC0415 (line editing, where the system has it)
+        import readline  # noqa: PLC0415 (line editing, where the system has it)
+
+        readline.parse_and_bind("set enable-bracketed-paste on")  # else each line pasted is a message
 
     def read(prompt: str) -> str | None:
         screen.end_line()
+        if prompt != PROMPT:
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before a question stood there answers none
         try:
             return input(prompt)
         except EOFError:

@@ -117,11 +117,9 @@ def named(tool: vocab.OfferedTool, request: Request) -> str | None:
     text = ADDRESS.sub(" ", request.text)
     if found := next((match for pattern in patterns if (match := pattern.search(text))), None):
         return found.group()
-    if listed := _listed(tool, request):
-        return listed
-    quoted = next(request.quoted, None)
+    listed = _listed(tool, request) or next(request.quoted, None)
     code = None if tool.opens in vocab.URL_ARGUMENTS else _CODE.search(text)
-    return quoted or (code.group() if code else None)
+    return listed or (code.group() if code else None)
 
 
 def _listed(tool: vocab.OfferedTool, request: Request) -> str | None:

@@ -125,9 +125,8 @@ def answer(messages: Sequence[BaseMessage], tools: Sequence[vocab.OfferedTool]) 
     if prompts.TEXTS["carried_out"] in talk.notes:
         return _reply(talk, _account(talk))
     if talk.fresh:
-        if (call := _regardless_of_sources(talk)) is not None:
-            return call
-        return _reply(talk, "\n\n".join(_told(talk, each) for each in reversed(talk.newest_first[: talk.fresh])))
+        told = "\n\n".join(_told(talk, each) for each in reversed(talk.newest_first[: talk.fresh]))
+        return _regardless_of_sources(talk) or _reply(talk, told)
     if _PROMISED in talk.notes and not vocab.looks_only(talk.message):
         return _reply(talk, f"{DUE}{talk.message}")
     own = {tool.name: tool for tool in tools if tool.name in UNUSED_TOOLS}
@@ -193,9 +192,8 @@ def _answer_message(talk: Talk) -> AIMessage:
         parts = (part for part in _CLAUSE_END.split(request) if not {"search", "web"} & vocab.concepts(part))
         request = ",".join(parts).strip()
     text, accepts = _without_yes(request)
-    if accepts and (call := _accepted(talk, text)):
-        return call
-    return _act(talk, text or talk.message, accepting=accepts)
+    accepted = _accepted(talk, text) if accepts else None
+    return accepted or _act(talk, text or talk.message, accepting=accepts)
 
 
 def _account(talk: Talk) -> str:
@@ -232,12 +230,11 @@ def _accepted(talk: Talk, text: str) -> AIMessage | None:
     """Returns the call that the last answer offered; None if the yes names something else to do."""
     request = talk.request(text)
     question = last_question(talk.last_answer) or ""
+    verbs = vocab.concepts(text) & vocab.VERBS or vocab.READ
     for result in talk.newest_first:
         tool = vocab.follow_up(result, talk.tools)
         names = result.names_for(tool) if tool else []
-        if not (tool and tool.opens and names and names[0] in question):
-            continue
-        if tool.does(vocab.concepts(text) & vocab.VERBS or vocab.READ):
+        if tool and tool.opens and names and names[0] in question and tool.does(verbs):
             named = arguments_for(tool, request).get(tool.opens) if text else None
             return call_to(tool, {tool.opens: named or names[0]})
     return None
