@@ -19,7 +19,7 @@ _ESCAPES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
-_NULL_RESULT: Final = re.compile(rb'(?m)^((?:data:)?\s*\{(?=[^{}]*"jsonrpc")[^{}]*"result"\s*:\s*)null(?=[^{}]*\})')
+_NULL_RESULT: Final = re.compile(rb'(?m)^((?:data:)?[ \t]*\{(?=[^{}]*"jsonrpc")[^{}]*"result"\s*:\s*)null\b')
 
 
 def with_whole_characters(message: bytes) -> bytes:
