@@ -467,6 +467,28 @@ async def test_a_turn_that_failed_is_run_again_as_often_as_set_and_then_its_owne
     }
 
 
+async def test_a_turn_is_run_again_no_more_often_than_its_schedule_says_by_now_and_its_owner_is_told_soon_after(
+    settings: Settings, provider: Provider, stores: Stores
+) -> None:
+    provider.always(REPORT, fails(500))
+    async with running(settings.model_copy(update={"llm_max_retries": 0})) as client:
+        schedule = await made(client, new_session=True, at=SOON, retries=5)
+        await pass_time(stores)
+        for tries in (1, 0):
+            await last_of(client, schedule, "failed")
+            changed = await client.http.patch(f"/schedules/{schedule['id']}", json={"retries": 1})
+            assert changed.status_code == 200, changed.text
+            assert await stores.database.fetchval("SELECT tries_left FROM schedules") == tries
+            if tries:
+                await look(stores)
+                await provider.wait_for_requests(2)
+        assert await stores.database.fetchval("SELECT look_at < now() + interval '1 minute' FROM schedules")
+        async with asyncio.timeout(PATIENCE_S), awaiting("schedule_failed") as told:
+            await look(stores)
+            await told.wait()
+    assert len(provider.requests) == 2
+
+
 @pytest.mark.in_turns
 async def test_a_try_that_a_cap_refuses_costs_none(settings: Settings, provider: Provider, stores: Stores) -> None:
     ends = asyncio.Event()

@@ -118,9 +118,8 @@ async def get_schedule(schedule_id: ScheduleId, services: Parts, caller: Caller)
 @router.patch("/{schedule_id}", responses=problems("too_many_unattended"))
 async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, services: Parts, caller: Caller) -> Schedule:
     """Changes a schedule, pauses or resumes it."""
-    changes = {name: each for name, each in body.model_dump(exclude_unset=True).items() if each is not None}
-    if "until" in body.model_fields_set:
-        changes["until"] = body.until
+    changes = body.model_dump(exclude_unset=True, exclude_none=True)
+    changes |= {"until": body.until} if "until" in body.model_fields_set else {}
     if body.kinds:
         changes |= {kind: getattr(body, kind) for kind in KINDS} | {"starts_at": services.clock()}
     check_length(services, body.message or "")
@@ -136,6 +135,8 @@ async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, servic
             if _changed_rule(row, changes) != rule:
                 continue
             _check_overlap(changes.get("overlap", row.overlap), new_session=row.session_id is None)
+            if "retries" in changes and row.tries_left is not None:
+                changes["tries_left"] = max(0, row.tries_left + changes["retries"] - row.retries)
             columns = changes | _moved(row, changes, first)
             if row.status == "ended" and "status" in columns:
                 await schedules.check_another(connection, caller, limit=services.settings.schedules_per_user)

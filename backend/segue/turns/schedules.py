@@ -46,7 +46,7 @@ Overlap = Literal["skip", "queue", "parallel"]
 LOOKS_A_LEASE: Final = 30  # of a turn, at least: every second, as TURN_LEASE_S is set by default
 LEASE_S: Final = 15.0
 LATE: Final = timedelta(minutes=1)  # a moment that no process has looked at for as long was missed
-LOOK_S: Final = 30.0  # after which the last turn is looked at; four times as long after each time it is run again
+LOOK_S: Final = 30.0  # after which the last turn is looked at; four times as long after each time but the last
 AGAIN_S: Final = 5.0  # while one that is to wait for the last turn waits
 KEPT: Final = timedelta(days=30)  # of those that have ended
 GAPS_MEASURED: Final = 50
@@ -425,8 +425,8 @@ class Schedules:
     async def _begin_again(
         self, job: Row[Any], last: Row[Any], connection: Connection, turn_id: str
     ) -> Admitted | None:
-        look_at = _sooner(job, LOOK_S * 4.0 ** min(job.retries - job.tries_left + 1, 5), job.next_at)
-        if not await _moved(connection, job, look_at=look_at, tries_left=job.tries_left - 1):
+        wait_s = LOOK_S * 4.0 ** (job.retries - job.tries_left + 1 if job.tries_left > 1 else 0)
+        if not await _moved(connection, job, look_at=_sooner(job, wait_s, job.next_at), tries_left=job.tries_left - 1):
             return None
         of = {"owner": job.owner, "session_id": last.session_id, "now": self.clock()}
         return await retry(connection, turn_id, request=ChatRequest("", origin=Origin(groups=tuple(job.groups))), **of)
