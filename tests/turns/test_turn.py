@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from segue.config import Settings
 from segue.turns.runner import TurnRun
+from tests.support.logs import awaiting
 from tests.support.provider import Provider, calls, fails, says
 from tests.support.service import Client, running
 from tests.support.stores import arrived, plain
@@ -45,6 +46,23 @@ async def test_a_failed_turn_is_a_problem_that_names_the_turn_and_the_session_go
     answer = await client.chat(session, "and now?")
     assert answer["message"]["content"] == "back again"
     assert [m["content"] for m in provider.messages(role="user")] == ["hello?", "and now?"]
+
+
+async def test_a_turn_whose_time_is_up_is_no_fault_of_the_service_in_its_log(
+    settings: Settings, provider: Provider
+) -> None:
+    go = asyncio.Event()
+
+    async def silent(_: dict[str, Any]) -> Response:
+        await go.wait()
+        return says("too late")
+
+    provider.always("hello?", silent)
+    async with running(settings.model_copy(update={"turn_timeout_s": 1})) as client, awaiting("turn_raised") as raised:
+        failed = await client.send(await client.new_session(), "hello?")
+        assert (failed.status_code, failed.json()["code"]) == (504, "turn_timeout")
+        assert not raised.is_set()
+        go.set()
 
 
 async def test_an_error_that_quotes_what_postgres_cannot_hold_ends_its_turn_and_the_worker_goes_on(

@@ -224,9 +224,9 @@ class TurnRun:
                 return None
             failure = app_error("storage_lost") if isinstance(error, StorageUnavailable) else error
         except Exception as error:  # a turn that fails in any way ends with an error of its own
-            is_late = limit.expired()
-            failure = app_error("turn_timeout" if is_late else "internal_error", seconds=timeout_s)
-            log.exception("turn_raised", error=type(error).__name__, exc_info=None if is_late else error)
+            failure = app_error("turn_timeout" if limit.expired() else "internal_error", seconds=timeout_s)
+            if failure.code == "internal_error":
+                log.exception("turn_raised", error=type(error).__name__)
         span.fail(failure.code)
         await self._stop_for(failure)
         return None
