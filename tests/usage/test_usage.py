@@ -342,7 +342,7 @@ async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Setting
         "group=hour",
         "from=yesterday",
         "from=2026-11-20&to=2026-11-19",
-        "from=2024-11-20&to=2026-11-20",
+        "from=2025-11-20&to=2026-11-21",
         "limit=201",
         "cursor=x",
         "to=0001-01-01",
@@ -351,6 +351,7 @@ async def test_usage_is_grouped_paged_and_told_for_days_in_utc(settings: Setting
 async def test_a_question_that_makes_no_sense_is_refused(client: Client, query: str) -> None:
     refused = await client.http.get(f"/usage?{query}")
     assert refused.status_code == 422, refused.text
+    assert (await client.get("/usage?from=2025-11-20&to=2026-11-20"))["items"] == []  # 366 days
 
 
 @pytest.mark.sweep

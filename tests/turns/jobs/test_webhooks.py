@@ -164,6 +164,24 @@ async def test_what_waits_and_what_ends_is_told_in_order_without_what_was_said_u
         assert all(is_signed(NEW_SECRET, post.headers, post.body) == settings.webhook_content for post in posts)
 
 
+async def test_the_words_of_an_event_are_cut_and_long_arguments_left_out(
+    told: Settings, receiver: Receiver, provider: Provider, shelf: Shelf
+) -> None:
+    connect(told, shelf)
+    async with running(told.model_copy(update={"webhook_content": True})) as client:
+        await client.connected("shelf")
+        session = await client.new_session()
+        provider.will(says("x" * 4001))
+        await client.chat(session, "What grows here?")
+        for long in (11_900, 12_000):
+            provider.will(planned([{**deletion(1), "args": {"item_id": "i" * long}}, deletion(2)]))
+            await client.chat(await client.new_session(), f"{ASK} ({long})")  # else the plan is known
+        posts = await receiver.until(lambda posts: sum(post.type == "approval.requested" for post in posts) == 2)
+    assert posts[0].data["answer"] == "x" * 4000
+    asked = {post.data["args"] and len(post.data["args"]["item_id"]) for post in posts if "args" in post.data}
+    assert asked == {11_900, None}
+
+
 async def test_a_tool_that_fails_for_all_is_told_once_also_if_the_process_died_before_it_stored_it(
     told: Settings, receiver: Receiver, provider: Provider, shelf: Shelf, stores: Stores
 ) -> None:
