@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.sweep
 
 PROTOCOL_SERVER = Path(__file__).parents[1] / "mcp" / "mcp_protocol_server.py"
+BELOW = "(box => box.scrollHeight - box.scrollTop - box.clientHeight)(document.querySelector('.history'))"
 DELETE = calls(("mcp_delete_item", {"item_id": "itm-1"}))
 
 
@@ -321,6 +322,26 @@ async def test_a_prompt_of_a_server_goes_into_the_draft_and_a_call_shows_how_far
         await draft.press("Enter")
         await window.sees("half of it")
         await window.sees("That took too long.")
+
+
+async def test_a_reader_who_went_up_a_little_is_led_back_once_the_answer_has_grown_below(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate, never = asyncio.Event(), asyncio.Event()
+    provider.will(streams("A line.\n\n" * 60, gate, "More.\n\n" * 60, never))
+    async with console(browsing, settings) as window:
+        await window.say("Write at length")
+        await window.page.wait_for_function("() => document.querySelectorAll('.live p').length > 55")
+        await window.page.get_by_role("log").hover()
+        await window.page.mouse.wheel(0, -300)
+        await window.page.wait_for_function(f"() => {BELOW} > 200")
+        to_end = window.button("To the newest message")
+        assert await to_end.count() == 0
+        gate.set()
+        await to_end.click()
+        await window.page.wait_for_function(f"() => {BELOW} < 20")
+        await to_end.wait_for(state="detached")
+        never.set()
 
 
 async def test_a_menu_stays_open_while_the_answer_below_it_grows(

@@ -29,15 +29,15 @@ export function History({ conversation, place }: Given) {
   const onScroll = (): void => {
     const shown = box.current;
     if (shown === null) return;
-    const below = shown.scrollHeight - shown.scrollTop - shown.clientHeight;
     const [from, to] = [last.current, foot(shown)];
     last.current = shown.scrollTop;
     // what was added since it was brought to its foot is no reason to leave it: only the reader goes up
     const isLeft = !atEnd.current || shown.scrollTop < from || shown.scrollTop > to;
     atEnd.current = newer.value === null && (!isLeft || Math.abs(to - shown.scrollTop) < 60);
     keepsAnchor(shown, !atEnd.current);
-    setAway(!atEnd.current && (newer.value !== null || below > 600));
+    seeHowFar(shown);
   };
+  const seeHowFar = (shown: HTMLElement): void => setAway(!atEnd.current && (newer.value !== null || shown.scrollHeight - shown.scrollTop - shown.clientHeight > 600));
   const toEnd = async (): Promise<void> => {
     await conversation.toEnd();
     atEnd.current = true;
@@ -46,7 +46,7 @@ export function History({ conversation, place }: Given) {
     box.current.scrollTo({ top: box.current.scrollHeight });
   };
   useAim(conversation, place, box, atEnd);
-  useFollow(box, atEnd);
+  useFollow(box, atEnd, seeHowFar);
   usePlaceKept(conversation, box, atEnd);
   useFocusKept(box);
   const own = unsentIn(id).length + sent.value.length;
@@ -170,14 +170,15 @@ function foot(shown: HTMLElement): number {
 /** Whether the browser holds on to what is seen when the rest changes. At the foot it would hold on to the answer under way, and lose a message that is refused and then stands below it. */
 const keepsAnchor = (shown: HTMLElement, does: boolean): void => void (shown.style.overflowAnchor = does ? "" : "none");
 
-/** Keeps the foot in sight while it is. */
-function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }): void {
+/** Keeps the foot in sight while it is, and tells what has grown below a reader who left it. */
+function useFollow(box: RefObject<HTMLDivElement | null>, atEnd: { current: boolean }, onGrown: (shown: HTMLElement) => void): void {
   useEffect(() => {
     const shown = box.current;
     const column = shown?.firstElementChild;
     if (!shown || !column) return undefined;
     const watched = new ResizeObserver(() => {
       if (atEnd.current) shown.scrollTop = foot(shown);
+      onGrown(shown);
     });
     watched.observe(column);
     watched.observe(shown);
