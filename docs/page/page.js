@@ -1,7 +1,7 @@
 import * as segue from "./segue.js";
 
 const at = (id) => document.getElementById(id);
-let session = null, running = null, plan = null;
+let session = null, running = null, plan = null, opened = 0;
 
 function line(role, text, before = null) {
   const item = document.createElement("li");
@@ -21,11 +21,12 @@ function showPlan(shown) {
 }
 
 async function show(events) {
-  const lines = {};
+  const lines = {}, before = opened;
   let refused = null;
   at("stop").hidden = false;
   try {
     for await (const event of events) {
+      if (opened !== before) return; // what is open now has read its own
       if (event.type === "RUN_STARTED") running = event.runId;
       if (event.type === "TEXT_MESSAGE_START") lines[event.messageId] ??= line("assistant", "");
       if (event.type === "TEXT_MESSAGE_CONTENT") lines[event.messageId].textContent += event.delta;
@@ -37,18 +38,22 @@ async function show(events) {
   } catch (error) {
     refused = error.message;
   }
-  running = null;
-  at("stop").hidden = true;
+  if (opened !== before) return;
   await open(session);
   if (refused) line("error", refused);
 }
 
 async function open(id) {
+  const now = (opened += 1);
   session = id;
-  at("messages").replaceChildren();
+  running = null;
+  at("stop").hidden = true;
+  showPlan(null);
   const { items } = await segue.history(id);
-  for (const message of items) drawMessage(message);
   const { pending_plan, running_turn_id } = await segue.call("GET", `/sessions/${id}`);
+  if (opened !== now) return;
+  at("messages").replaceChildren();
+  for (const message of items) drawMessage(message);
   showPlan(pending_plan);
   if (running_turn_id) await show(segue.attach(id, running_turn_id));
 }

@@ -10,12 +10,14 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from segue import tool
 from segue.config import Settings
 from tests.support.browsing import DOT, PHONE, Browsing, Window, console
+from tests.support.commands import ROOT
 from tests.support.identity import new_key
 from tests.support.plans import deletion, planned
 from tests.support.provider import Provider, calls, fails, says, streams
@@ -31,6 +33,11 @@ pytestmark = pytest.mark.sweep
 
 PROTOCOL_SERVER = Path(__file__).parents[1] / "mcp" / "mcp_protocol_server.py"
 BELOW = "(box => box.scrollHeight - box.scrollTop - box.clientHeight)(document.querySelector('.history'))"
+KEEP_SHOWN = """() => {
+  const list = document.querySelector('#messages')
+  window.shown = []
+  new MutationObserver(() => shown.push(list.textContent)).observe(list, {childList: true, subtree: true})
+}"""
 DELETE = calls(("mcp_delete_item", {"item_id": "itm-1"}))
 
 
@@ -342,6 +349,37 @@ async def test_a_reader_who_went_up_a_little_is_led_back_once_the_answer_has_gro
         await window.page.wait_for_function(f"() => {BELOW} < 20")
         await to_end.wait_for(state="detached")
         never.set()
+
+
+async def test_the_page_to_copy_shows_no_answer_of_one_chat_in_another(
+    browsing: Browsing, settings: Settings, provider: Provider
+) -> None:
+    gate = asyncio.Event()
+    provider.will(streams(gate, "For the first."), streams("For the second."))
+
+    async def of_the_docs(route: "Route") -> None:
+        await route.fulfill(path=ROOT / "docs" / "page" / Path(urlsplit(route.request.url).path).name)
+
+    async with running(settings) as client:
+        url = str(client.http.base_url).rstrip("/")
+        first, _ = [(await client.http.post("/sessions", json={"title": each})).json()["id"] for each in ("One", "Two")]
+        window = await browsing.open(url)
+        await window.page.route("**/page/**", of_the_docs)
+        await window.page.goto(f"{url}/page/index.html?segue={url}")
+        await window.page.get_by_text("One").click()
+        await window.page.locator("#message").fill("Begin")
+        await window.press("Send")
+        await window.button("Stop").wait_for()
+        await window.page.get_by_text("Two").click()
+        await window.button("Stop").wait_for(state="hidden")
+        await window.page.evaluate(KEEP_SHOWN)
+        gate.set()
+        await client.ended(first, 1)
+        await window.page.locator("#message").fill("Begin")
+        await window.press("Send")
+        await window.sees("For the second.")
+        assert not any("For the first." in each for each in await window.page.evaluate("() => shown"))
+        await browsing.close()
 
 
 async def test_a_menu_stays_open_while_the_answer_below_it_grows(
