@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
-from segue.agent.prompts import without_time
+from segue.agent.prompts import TIME_OF_DAY
 from segue.around.embedded.server_urls import ServerUrls
 from tests.support.commands import ROOT, python
 from tests.support.mailbox import write_mailbox_config
@@ -181,7 +181,7 @@ async def test_the_two_agents_of_their_page_stay_with_their_sessions_and_a_kille
 
 
 def _timeless(request: dict[str, Any]) -> dict[str, Any]:
-    return {**request, "messages": [without_time(str(message["content"])) for message in request["messages"]]}
+    return {**request, "messages": [TIME_OF_DAY.sub(r"\1", str(message["content"])) for message in request["messages"]]}
 
 
 @asynccontextmanager

@@ -166,24 +166,14 @@ def claimed_effect(answer: str) -> ClaimedEffect | None:
         answer = f"{answer[:LONGEST_CLAIM]}\n{answer[-LONGEST_CLAIM:]}"
     text = _FOR_ANOTHER.split(own_words(answer), maxsplit=1)[0]
     language, sentences = detect_language(text), sentences_of(text)
-    claims = {
-        each.strip(): is_sure
-        for each, after in pairwise([*sentences, ""])
-        if (is_sure := _claims(each, language)) is not None and not parse_utterance(each + after).asks
-    }
-    is_sure, is_bare = any(claims.values()), all("alone" in _kinds(each, language) for each in claims)
+    claims, is_bare = dict[str, bool](), True
+    for each, after in pairwise([*sentences, ""]):
+        kinds = kinds_of(words_of(each), language, CLAIMS.now)
+        found = [] if "none" in kinds else list(_claims_in(kinds, each, language))
+        if found and not parse_utterance(each + after).asks:
+            claims[each.strip()], is_bare = any(found), is_bare and "alone" in kinds
+    is_sure = any(claims.values())
     return ClaimedEffect(" ".join(claims), is_sure, is_bare and not is_sure) if claims else None
-
-
-def _kinds(sentence: str, language: str) -> list[str]:
-    return kinds_of(words_of(sentence), language, CLAIMS.now)
-
-
-def _claims(sentence: str, language: str) -> bool | None:
-    """Returns whether a sentence surely claims an effect; None if it claims none."""
-    kinds = _kinds(sentence, language)
-    found = [] if "none" in kinds else list(_claims_in(kinds, sentence, language))
-    return any(found) if found else None
 
 
 def _claims_in(kinds: Sequence[str], sentence: str, language: str) -> Iterator[bool]:

@@ -39,7 +39,7 @@ TEXTS: Final = {name: _MARK.sub(lambda mark: _MARKS[mark[0][1:-1]], text) for na
 VERDICT_NOTES: Final[Mapping[Verdict, str]] = {"confirm": TEXTS["confirmed"], "reject": TEXTS["rejected"]}
 TOOLS_SHOWN: Final = "tools"  # in the metadata of a message: definitions that go with it
 CAME_AT: Final = "came_at"  # in that of a message of another day: when it came
-_TIME_OF_DAY: Final = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
+TIME_OF_DAY: Final = re.compile(rf"^({OPEN_NOTES}\nIt is \w+, [\d-]+), \d\d:\d\d")
 MAX_WITHHELD_CHARS: Final = 2000
 MAX_WITHHELD_REASON_CHARS: Final = 300
 MAX_NAMED_TOOLS: Final = 20
@@ -188,11 +188,6 @@ def with_note(conversation: Sequence[BaseMessage], note: str) -> list[BaseMessag
     notes, message = notes_and_message(conversation[at].text)
     noted = HumanMessage(with_notes(message, f"{notes}\n\n{note}" if notes else note))
     return [*conversation[:at], noted, *conversation[at + 1 :]]
-
-
-def without_time(text: str) -> str:
-    """Returns a text without the time of day in its notes, which changes every minute."""
-    return _TIME_OF_DAY.sub(r"\1", text, count=1)
 
 
 def with_instruction(conversation: Sequence[BaseMessage], instruction: str) -> list[BaseMessage]:

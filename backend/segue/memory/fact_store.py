@@ -65,23 +65,13 @@ async def add_fact(
     connection: Connection, owner: str, fact: NewFact, *, now: datetime, source: FactSource | None = None
 ) -> Memory:
     """Returns the stored fact, or the current one with the same words. The fact it supersedes is no longer current."""
-    values = {
-        "id": new_id("mem", now),
-        "owner": owner,
-        "kind": fact.kind,
-        **_worded(" ".join(fact.content.split())),
-        "importance": fact.importance,
-        **(asdict(source) if source else {}),
-        "created_at": now,
-    }
-    new = insert(memories).values(values)
-    stored = await connection.execute(
-        new.on_conflict_do_update(
-            index_elements=["owner", "content_hash"],
-            index_where=_IS_CURRENT,
-            set_={"importance": sa.func.greatest(memories.c.importance, new.excluded.importance)},
-        ).returning(*_SHOWN)
-    )
+    told_by = asdict(source) if source else {}
+    values = {"id": new_id("mem", now), "owner": owner, "kind": fact.kind, "importance": fact.importance, **told_by}
+    new = insert(memories).values(**values, **_worded(" ".join(fact.content.split())), created_at=now)
+    same: dict[str, Any] = {"index_elements": ["owner", "content_hash"], "index_where": _IS_CURRENT}
+    importance = sa.func.greatest(memories.c.importance, new.excluded.importance)
+    told_again = new.on_conflict_do_update(**same, set_={"importance": importance})
+    stored = await connection.execute(told_again.returning(*_SHOWN))
     memory = _memory(stored.one())
     if fact.supersedes is not None:
         await supersede(connection, owner, fact.supersedes, by=memory.id)

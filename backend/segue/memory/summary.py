@@ -34,9 +34,7 @@ def says_anything(text: str) -> bool:
 
 
 def read_lines(summary: str) -> SummaryLines:
-    """Returns the lines of a summary by section. A heading that is none of SECTIONS is a line, unless all four are: a
-    model may translate them.
-    """
+    """Returns the lines of a summary by section. Other headings are lines, but for four: a model may translate all."""
     lines: SummaryLines = {name: [] for name in ("", *SECTIONS)}
     said = [line for line in map(str.strip, summary.splitlines()) if line and not line.startswith("```")]
     named = {line: line.strip("#*:： ").capitalize() for line in said}
