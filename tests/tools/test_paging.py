@@ -124,3 +124,22 @@ async def test_a_page_of_a_text_is_found_by_its_number() -> None:
     assert found is not None
     assert found[0]["page"] == "[page 77]"
     assert "[page 77] As in" in found[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("numero", "el número secreto"),
+        ("احمد", "تقرير أحمد جاهز"),
+        ("l’è", "dov'è l'edificio"),
+        ("penali", "la penale è di 200 euro"),
+        ("الميزانية", "ميزانية المشروع"),
+        ("预算", "今年的预算是五千"),
+    ],
+)
+async def test_a_passage_is_found_by_its_words_without_accents_and_in_another_form(query: str, said: str) -> None:
+    text = f"{'x ' * 3000}{said}{' y' * 3000}"
+    found = await passages_in(text, query, is_json=False)
+    assert found is not None
+    assert said in found[0]["text"]
+    assert await passages_in("lorem ipsum dolor", query, is_json=False) == []

@@ -52,8 +52,7 @@ async def make_plan(context: TurnContext, state: TurnState) -> tuple[Step, ...]:
         conversation = prompts.with_instruction(state["prompt"], note)
         if state["search"].search and WEB_SEARCH in tools:
             conversation = prompts.with_note(conversation, prompts.TEXTS["search_wanted"])
-        # Every word the planner is shown is in the key, so a request that leans on what was said before is another. The
-        # time of day is not: it changes every minute.
+        # The key has all that the planner is shown, what was said before too, but not the time of day.
         texts = [[message.type, prompts.TIME_OF_DAY.sub(r"\1", message.text, count=1)] for message in conversation]
         shown = [[tool.name, tool.description, tool.input_schema] for tool in offered]
         key = plan_cache_key(context.owner, digest_of_json([context.model.small_name, shown, *texts]))

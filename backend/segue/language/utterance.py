@@ -68,7 +68,15 @@ _WITHOUT_UNSEEN: Final[dict[int, None]] = dict.fromkeys(
     )
 )
 
-SHORTEST: Final = 4  # letters of a word that may be misspelt
+_LETTERS: Final = [*filter(str.isalpha, map(chr, (*range(0x61, 0x250), *range(0x621, 0x64B))))]  # Latin and Arabic
+# What a search takes a letter for: devices write ’ for ', and people e for è.
+PLAIN_LETTERS: Final = {letter: unicodedata.normalize("NFD", letter)[0] for letter in _LETTERS} | {
+    "'": "'", "’": "'", "ى": "ي", "ة": "ه",
+}  # fmt: skip
+# `الميزانية` is in `ميزانية المشروع` without its article, `fatture` in `una fattura` without its ending.
+_AFFIXES: Final = re.compile(r"^[وف]?(?:[بك]?ال|لل)|(?:[aeiou]*s|[aeiouy]+|ات|ون|ين|[ةه])$")
+
+SHORTEST: Final = 4  # letters of a word that may be misspelt, and of one without its ending
 _ENDINGS: Final = frozenset("aeiouysdnrtm")  # a word that differs in its last letter only is often another form of it
 
 WordsByLetter = Mapping[str, Sequence[tuple[str, str]]]  # each with its language, by the letter that it begins with
@@ -173,6 +181,20 @@ def fold(text: str) -> str:
         text = text.replace(begin, _BEGIN_KEPT)
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", decomposed).translate(_FOLDS))
+
+
+def with_plain_letters(text: str) -> str:
+    """Returns a text, as long as before, in PLAIN_LETTERS."""
+    for letter, plain in PLAIN_LETTERS.items():
+        if letter != plain and letter in text:
+            text = text.replace(letter, plain)
+    return text
+
+
+def stem_of(word: str) -> str:
+    """Returns a word without article and ending, by which a search finds other forms; whole if it is too short."""
+    stem = _AFFIXES.sub("", word)
+    return stem if len(stem) >= SHORTEST else word
 
 
 def is_unspaced(word: str) -> bool:

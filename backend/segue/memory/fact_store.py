@@ -69,9 +69,8 @@ async def add_fact(
     values = {"id": new_id("mem", now), "owner": owner, "kind": fact.kind, "importance": fact.importance, **told_by}
     new = insert(memories).values(**values, **_worded(" ".join(fact.content.split())), created_at=now)
     same: dict[str, Any] = {"index_elements": ["owner", "content_hash"], "index_where": _IS_CURRENT}
-    importance = sa.func.greatest(memories.c.importance, new.excluded.importance)
-    told_again = new.on_conflict_do_update(**same, set_={"importance": importance})
-    stored = await connection.execute(told_again.returning(*_SHOWN))
+    most = sa.func.greatest(memories.c.importance, new.excluded.importance)
+    stored = await connection.execute(new.on_conflict_do_update(**same, set_={"importance": most}).returning(*_SHOWN))
     memory = _memory(stored.one())
     if fact.supersedes is not None:
         await supersede(connection, owner, fact.supersedes, by=memory.id)

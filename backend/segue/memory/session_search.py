@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import array
 from segue.db.engine import Connection, Database
 from segue.db.models import messages, sessions
 from segue.domain.session import Session
+from segue.language.utterance import PLAIN_LETTERS, stem_of
 from segue.memory.fact_cues import search_words
 from segue.memory.session_store import in_list, latest_first, readable_session, shown
 
@@ -25,9 +26,6 @@ SNIPPET_CHARS: Final = 160
 PASSAGE_CHARS: Final = 600
 MOST_WORDS: Final = 20
 _MARKS: Final = "[\u0300-\u036f\u064b-\u0655]*"  # accents of Latin letters, vowels of Arabic
-SHORTEST_STEM: Final = 4  # letters
-# `الميزانية` is in `ميزانية المشروع` without its article, `fatture` in `una fattura` without its ending.
-_AFFIXES: Final = re.compile(r"^[وف]?(?:[بك]?ال|لل)|(?:[aeiou]*s|[aeiouy]+|ات|ون|ين|[ةه])$")
 _AROUND: Final = " \"'“”„«»「」()[]?!.,;:…？！。，、；：؟،"
 
 
@@ -79,8 +77,7 @@ async def search_said(
     query: those with most of its letters first, then the newest; none of another owner's, or of the turn that asks.
     """
     as_written, asked = (word.strip(_AROUND) for word in query.split()), search_words(query).split()
-    stems = (stem for stem in (_AFFIXES.sub("", word) for word in asked) if len(stem) >= SHORTEST_STEM)
-    distinct = {word.lower(): word for word in [*asked, *filter(None, as_written), *stems]}
+    distinct = {word.lower(): word for word in [*asked, *filter(None, as_written), *map(stem_of, asked)]}
     words = list(distinct.values())[:MOST_WORDS]
     if not words:
         return []
@@ -141,16 +138,10 @@ def _hit(words: Sequence[str], looked_at: sa.FromClause) -> sa.ColumnElement[Any
     return sa.case((has_all(looked_at.c.title), place(looked_at.c.title, sa.null())), else_=newest)
 
 
-def _alike() -> dict[str, str]:
-    """Returns for each letter those that a search takes for it: devices write ’ for ', and people e for è."""
-    latin_and_arabic = filter(str.isalpha, map(chr, (*range(0x61, 0x250), *range(0x621, 0x64B))))
-    plain = {letter: normalize("NFD", letter)[0] for letter in latin_and_arabic}
-    plain |= {"'": "'", "’": "'", "ى": "ي", "ة": "ه"}
-    groups = {key: "".join(each) for key, each in groupby(sorted(plain, key=plain.__getitem__), plain.__getitem__)}
-    return {letter: f"[{groups[key]}]{_MARKS}" for letter, key in plain.items()}
-
-
-_ALIKE: Final = _alike()
+# By letter those that a search takes for it.
+_BY_PLAIN: Final = groupby(sorted(PLAIN_LETTERS, key=PLAIN_LETTERS.__getitem__), PLAIN_LETTERS.__getitem__)
+_GROUPS: Final = {plain: "".join(letters) for plain, letters in _BY_PLAIN}
+_ALIKE: Final = {letter: f"[{_GROUPS[plain]}]{_MARKS}" for letter, plain in PLAIN_LETTERS.items()}
 
 
 def _place(text: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[int]:

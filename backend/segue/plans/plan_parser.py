@@ -24,7 +24,6 @@ MAX_DEPTH = 64
 MAX_CANDIDATES = 100
 MAX_BYTES = 1_000_000  # of the arguments of a step, about what a model can write itself
 _OPENING = re.compile(r"[{\[]")
-_FIELD = re.compile(r"[A-Za-z_]\w*")
 _STRING = r'"(?:[^"\\]|\\(?:.|\Z))*(?:"|\Z)'  # an open one ends with the text
 _TOKEN = re.compile(rf"{_STRING}|[{{}}\[\]]", re.DOTALL)
 _TRAILING_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
@@ -171,8 +170,8 @@ async def _resolved(value: Any, results: Mapping[int, Any], at_path: AtPath) -> 
                 raise Unresolved(f"step {step} has no result to refer to")
             found = await at_path(results[step], str(path or ""))
             if found is None and path:
-                listing = _FIELD.match(str(path))
-                if await at_path(results[step], f"{listing[0] if listing else '@'} == `[]`"):
+                listing = re.split(r"\W", str(path), maxsplit=1)[0] or "@"
+                if await at_path(results[step], f"{listing} == `[]`"):
                     raise Unresolved(f"step {step} has found nothing: there is no {path} in its result")
                 raise _NoValue
             return found

@@ -17,7 +17,7 @@ from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from segue.domain.errors import AppError
-from segue.language.utterance import is_unspaced
+from segue.language.utterance import is_unspaced, stem_of, with_plain_letters
 from segue.tools.child_process import LARGE, TooMuch, has_many, in_child_process
 from segue.tools.normalize import BinaryPart, clean, described, value_in
 from segue.tools.summaries import text_in
@@ -128,12 +128,13 @@ def _passages_here(content: str, query: str, is_json: bool) -> list[dict[str, An
     text = text_in(described(value_in(content, is_json=is_json))[0])
     if text is None:
         return None
-    words = {word.strip(_AROUND) for word in re.findall(r"\[page \d+\]|\S+", query)}
+    written, asked = with_plain_letters(text), re.findall(r"\[page \d+\]|\S+", with_plain_letters(query))
+    words = {form for word in asked for form in (word.strip(_AROUND), stem_of(word.strip(_AROUND)))}
     # Scripts without spaces are searched by pairs of letters.
     parts = (map("".join, pairwise(f"{word} ")) if is_unspaced(word[0]) else [word] for word in words if word)
     sought = sorted({part.strip() for each in parts for part in each}, key=len, reverse=True)
     found = defaultdict[int, dict[str, int]](dict)
-    for match in re.finditer("|".join(map(re.escape, sought)), text, re.IGNORECASE) if sought else ():
+    for match in re.finditer("|".join(map(re.escape, sought)), written, re.IGNORECASE) if sought else ():
         found[match.start() // PASSAGE_CHARS].setdefault(match[0].lower(), match.start())
     passages: list[dict[str, Any]] = []
     for at in sorted(found, key=lambda at: (-sum(map(len, found[at])), at))[:MOST_PASSAGES]:
