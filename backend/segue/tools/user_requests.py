@@ -31,7 +31,12 @@ _KEPT: Final[Mapping[str, Sequence[str]]] = {  # what is kept of a field, by its
     "boolean": (*_TEXTS, "default"),
     "array": (*_TEXTS, "items", "minItems", "maxItems", "default"),
 }
-_EMAIL: Final = re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}")
+_FORMATS: Final[Mapping[str, Callable[[str], object]]] = {  # of another text they find nothing, or raise ValueError
+    "email": re.compile(r"[^@\s]{1,64}@[^@\s]{1,255}").fullmatch,
+    "uri": lambda text: urlsplit(text).scheme,
+    "date": date.fromisoformat,
+    "date-time": datetime.fromisoformat,
+}
 
 
 class UnfitRequest(ValueError):
@@ -83,7 +88,7 @@ def faults_of_answer(request: UserRequest, answer: Mapping[str, Any]) -> list[st
     if unknown or long:
         return unknown[:MAX_FIELDS] or long
     formats = ((name, fields[name].get("format"), value) for name, value in answer.items() if isinstance(value, str))
-    wrong = [f"$.{name}: is no {kind}" for name, kind, value in formats if kind and not _FORMATS[kind](value)]
+    wrong = [f"$.{name}: is no {kind}" for name, kind, value in formats if kind and not _is_of(kind, value)]
     return _compiled(request.schema or {}).faults(answer) or wrong
 
 
@@ -139,18 +144,7 @@ def _compiled(schema: Mapping[str, Any]) -> InputSchema:
         raise UnfitRequest(f"its schema cannot be used: {unfit}") from None
 
 
-def _parses(read: Callable[[str], object]) -> Callable[[str], bool]:
-    def parses(text: str) -> bool:
-        with suppress(ValueError):
-            return bool(read(text))
-        return False
-
-    return parses
-
-
-_FORMATS: Final[Mapping[str, Callable[[str], bool]]] = {
-    "email": lambda text: _EMAIL.fullmatch(text) is not None,
-    "uri": _parses(lambda text: urlsplit(text).scheme),
-    "date": _parses(date.fromisoformat),
-    "date-time": _parses(datetime.fromisoformat),
-}
+def _is_of(kind: str, text: str) -> bool:
+    with suppress(ValueError):
+        return bool(_FORMATS[kind](text))
+    return False
