@@ -59,7 +59,6 @@ class _AskingCall:
         self.scope.cancel()
 
 
-_Responses = dict[str, mcp_types.InputResponse] | None
 _Result = mcp_types.CallToolResult | mcp_types.InputRequiredResult
 _Send = Callable[..., Awaitable[_Result]]
 _CALL: ContextVar[_AskingCall | None] = ContextVar("asking_call", default=None)
@@ -154,7 +153,10 @@ class Questions:
             rounds += bool(result.input_requests)  # else it wants time, which the call's deadline bounds
             if rounds > MAX_ROUNDS:
                 raise ToolLost(f"It wanted something {MAX_ROUNDS} times: whether the call took effect is unknown.")
-            responses = await self._responses(client, call, result)
+            asked = (result.input_requests or {}).items()
+            responses = {key: await self._response(client, call, result, each) for key, each in asked} or None
+            if not asked:
+                await anyio.sleep(0.2)
             try:
                 result = await send(input_responses=responses, request_state=result.request_state)
             except MCPError as error:
@@ -163,12 +165,6 @@ class Questions:
                 call.unused = list(call.answers)  # the server does not know its state any more: from the beginning
                 left, result = None, await send()
         return result
-
-    async def _responses(self, client: Client, call: _AskingCall, result: mcp_types.InputRequiredResult) -> _Responses:
-        if not result.input_requests:
-            await anyio.sleep(0.2)
-            return None
-        return {key: await self._response(client, call, result, each) for key, each in result.input_requests.items()}
 
     async def _response(
         self, client: Client, call: _AskingCall, result: mcp_types.InputRequiredResult, question: mcp_types.InputRequest
@@ -215,7 +211,6 @@ class Questions:
 
 def _left_off(answers: Sequence[UserAnswer]) -> mcp_types.InputRequiredResult | None:
     """Returns where the call left off when it asked the question that was answered last."""
-    state = answers[-1].state if answers else None
-    with suppress(ValidationError):
-        return mcp_types.InputRequiredResult.model_validate(state) if state is not None else None
+    with suppress(ValidationError, IndexError):
+        return mcp_types.InputRequiredResult.model_validate(answers[-1].state)
     return None
