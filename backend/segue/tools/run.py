@@ -258,7 +258,7 @@ async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_byte
             needs = unread.read if unread else None
             try:
                 return await in_child_process(
-                    _read_large, replace(tool, run=_left), args, output, max_bytes, deadline_s=READ_S, needs=needs
+                    _read_large, replace(tool, run=not_called), args, output, max_bytes, deadline_s=READ_S, needs=needs
                 )
             except TooMuch as fault:
                 log.warning("tool_result_not_read", tool=tool.spec.name, reason=str(fault))
@@ -268,9 +268,9 @@ async def _read_aside(tool: Tool, args: dict[str, Any], output: object, max_byte
         return _read(replace(tool, summarise=None), args, _not_kept(_described(fault)), max_bytes)
 
 
-async def _left(_: dict[str, Any], __: ToolContext) -> object:
-    """Stands for a tool's function, which stays in its process."""
-    raise TypeError("the function of a tool stays in the process of the service")
+async def not_called(*_: object, **__: object) -> object:
+    """Stands for a tool's function where that is not: in another process, or without a user's connection."""
+    raise TypeError("this stands for the function of a tool")
 
 
 def _read_large(tool: Tool, args: dict[str, Any], output: object, max_bytes: int) -> CallOutcome:

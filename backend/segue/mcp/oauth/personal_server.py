@@ -39,6 +39,7 @@ from segue.mcp.oauth.logins import Logins, login_request
 from segue.mcp.status import LeftOut, McpServerStatus
 from segue.mcp.supervisor import Supervisor
 from segue.mcp.tool_mapping import tools_of
+from segue.tools.run import not_called
 from segue.tools.tool_health import ServerAway
 
 LOOK_EVERY_S: Final = 10.0
@@ -294,7 +295,7 @@ class PersonalServer:
         self.tools = self.accept(self, tools)
 
     async def _made(self, listed: list[McpTool]) -> tuple[list[Tool], list[LeftOut]]:
-        of = self.name, self.config, listed, _not_called, self.timeout_s
+        of = self.name, self.config, listed, not_called, self.timeout_s
         made, left_out = await asyncio.to_thread(tools_of, *of)
         return [self._login_tool(), *(replace(tool, run=partial(self._run, tool.spec)) for tool in made)], left_out
 
@@ -414,7 +415,3 @@ class PersonalServer:
             return f"The user is logged in at {self.name}. Its tools can be called now: {names}"
 
         return Tool(spec, run, audience=self.config.audience_of())
-
-
-async def _not_called(*_: object, **__: object) -> object:
-    raise TypeError("a tool of a server with logins runs in its user's connection")
