@@ -32,7 +32,6 @@ from segue.mcp.tool_mapping import readable_result, without_broken_tools
 from segue.net.addresses import allowed_for_operator
 from segue.net.http_client import checked_client, retry_after_s, tell_trace
 
-_HTTP_ERROR: Final = 400
 _REDIRECT: Final = 300
 _MAY_ASK_FOR_REST: Final = (429, 503)
 _OF_OLDER_SERVERS: Final = (400, 404, 405)  # to a POST where they only stream
@@ -48,7 +47,7 @@ async def sse_transport(url: str, client: httpx2.AsyncClient, budget: Budget) ->
     """Enters the client. If the server answers with an error, the budget ends."""
 
     async def check(response: httpx2.Response) -> None:
-        if response.status_code >= _HTTP_ERROR:
+        if response.is_error:
             budget.end(status_cause(response.status_code))  # of a POST the SDK only logs the error
 
     client.event_hooks = {**client.event_hooks, "response": [*client.event_hooks["response"], check]}

@@ -36,7 +36,6 @@ MAX_TOKEN_CHARS: Final = 16_384
 WITHIN_S: Final = 15.0
 PUBLIC: Final = "none"  # a client without a secret
 _HTTP_OK: Final = (200, 201)
-_SERVER_ERROR: Final = 500
 _PING: Final = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
 _ABOUT_SERVER: Final = "the metadata of the MCP server"
 _ABOUT_AUTHORITY: Final = "the metadata of its authorization server"
@@ -162,7 +161,7 @@ async def _resource_metadata(asker: Asker, url: str, challenge: httpx2.Response)
     named = sdk.extract_resource_metadata_from_www_auth(challenge)
     for place in sdk.build_protected_resource_metadata_discovery_urls(named, url):
         answer = await asker.ask(place, _ABOUT_SERVER)
-        if answer.status_code >= _SERVER_ERROR:
+        if answer.is_server_error:
             raise OAuthFault(f"{_ABOUT_SERVER} cannot be read (HTTP {answer.status_code})")
         if (found := await sdk.handle_protected_resource_response(answer)) is not None:
             return found
