@@ -26,8 +26,7 @@ def with_whole_characters(message: bytes) -> bytes:
     """Returns JSON without escaped halves of characters, where JavaScript has cut a text: no reader here takes them. A
     result of null, which they do not take either, says nothing.
     """
-    if b"null" in message:
-        message = _NULL_RESULT.sub(rb'\1{"content": null}', message)
+    message = _NULL_RESULT.sub(rb'\1{"content": null}', message)
     if b"\\ud" not in message and b"\\uD" not in message:
         return message
     return _ESCAPES.sub(lambda escape: b"\\ufffd" if escape["half"] else escape[0], message)

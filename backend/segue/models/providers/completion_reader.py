@@ -188,7 +188,8 @@ class CompletionReader:
 
     def _words(self, message: Mapping[str, Any]) -> AnswerPart:
         content, images = message.get("content"), list[str]()
-        parts = [_part(part) for part in content] if isinstance(content, list) else ()
+        listed = content if isinstance(content, list) else ()
+        parts = [{"type": "text", **({"text": part} if isinstance(part, str) else part)} for part in listed]
         if parts or message.get("images"):
             images = list(filter(None, map(image_in, (*(message.get("images") or ()), *parts))))
         text = _texts(parts, _FIELDS["text_parts"]) if parts else plain_words(content)
@@ -261,11 +262,6 @@ def plain_words(value: object) -> str:
             return plain_words(value.get("text") or value.get("content") or value.get("summary"))
         case _:
             return ""
-
-
-def _part(part: Any) -> Any:
-    """Returns a part of a list of content with a type: some endpoints' texts have none."""
-    return {"type": "text", "text": part} if isinstance(part, str) else {"type": "text", **part}
 
 
 def _texts(parts: Iterable[Any], fields: Mapping[str, str]) -> str:

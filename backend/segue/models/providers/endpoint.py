@@ -162,7 +162,7 @@ def guarded(
     refusals: RefusalReader, max_answer_bytes: int, before: Sequence[RequestHook] = (), rewritten: Rewrite | None = None
 ) -> dict[str, Any]:
     """Returns arguments for httpx2's AsyncClient, whose requests raise ModelFailure too. Send them with UNPACKED.
-    `rewritten` returns the events of an answer as a library reads them.
+    `rewritten` returns the data of an answer's events as a library reads them, which then come without comments.
     """
 
     async def check(response: httpx2.Response) -> None:
@@ -172,7 +172,13 @@ def guarded(
         response.encoding = "utf-8"  # as JSON is: decoding a long "punycode" takes hours
         stream = cast(httpx2.AsyncByteStream, response.stream)
         is_events = "event-stream" in response.headers.get("content-type", "")
-        response.stream = _BoundedStream(stream, max_answer_bytes, rewritten if is_events else without_error)
+        read = (as_events if rewritten else None) if is_events else without_error
+        response.stream = _BoundedStream(stream, max_answer_bytes, read)
+
+    async def as_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for data in (rewritten or aiter)(events(pieces)):
+            if data:
+                yield b"data: %b\n\n" % data.replace(b"\n", b" ")
 
     async def without_error(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         body = b"".join([piece async for piece in pieces])

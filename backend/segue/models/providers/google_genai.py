@@ -10,7 +10,7 @@ from google.genai.errors import APIError
 from langchain_google_genai import ChatGoogleGenerativeAI
 from langchain_google_genai.chat_models import ChatGoogleGenerativeAIError
 
-from segue.models.providers.endpoint import UNPACKED, ProviderOptions, events, guarded, with_live_key
+from segue.models.providers.endpoint import UNPACKED, ProviderOptions, guarded, with_live_key
 from segue.models.providers.langchain_model import AdaptedModel, Dialect
 from segue.models.refusals import RefusalReader
 from segue.models.reply import ProviderModel
@@ -40,7 +40,8 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
         additional_headers={**UNPACKED, **options.extra_headers},
         client_args={
             "transport": _Transport(verify=tls_context()),
-            **guarded(refusals, options.max_answer_bytes, with_live_key(options), _without_comments),
+            # The package takes for data what proxies write between them to show that they live.
+            **guarded(refusals, options.max_answer_bytes, with_live_key(options), aiter),
         },
         max_output_tokens=options.max_output_tokens,
         reasoning_effort=_EFFORTS.get(effort, effort) if effort else None,
@@ -69,12 +70,6 @@ async def google_genai(options: ProviderOptions) -> AsyncIterator[ProviderModel]
         )
     finally:
         await package_model.aclose()
-
-
-async def _without_comments(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields events. The package takes for data what proxies write between them to show that they live."""
-    async for data in events(pieces):
-        yield b"data: %b\n\n" % data.replace(b"\n", b" ")
 
 
 def _finish_reason(metadata: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import openai
 from langchain_openai import ChatOpenAI
 
-from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, events, guarded
+from segue.models.providers.endpoint import UNPACKED, ProviderOptions, before_requests, guarded
 from segue.models.providers.langchain_model import AdaptedModel, Dialect
 from segue.models.refusals import ProviderRefusal, RefusalReader
 from segue.models.reply import AnswerSchema, read_json, write_json
@@ -66,22 +66,19 @@ async def responses(options: ProviderOptions) -> AsyncIterator[AdaptedModel]:
         )
 
 
-async def _with_all_arguments(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields events. Arguments that are sent only whole come as a piece: the package would call without them."""
+async def _with_all_arguments(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yields their data. Arguments that are sent only whole come as a piece: the package would call without them."""
     in_pieces = set[object]()  # the items whose arguments have come so
-    async for read in events(pieces):
+    async for read in events:
         body = read_json(read) if b"function_call" in read else {}
-        body = body if isinstance(body, dict) else {}
         item = body.get("item") or {}
         kind, at = body.get("type"), (body.get("item_id") or item.get("id"), body.get("output_index"))
         whole = body.get("arguments") if kind == f"{_ARGUMENTS}.done" else item.get("arguments")
         is_piece = kind != "response.output_item.added" and whole and at not in in_pieces
         piece = {"type": f"{_ARGUMENTS}.delta", "item_id": at[0], "output_index": at[1], "delta": whole}
-        data = write_json(piece) if is_piece else read
+        yield write_json(piece) if is_piece else read
         if whole or body.get("delta"):
             in_pieces.add(at)
-        if data:
-            yield b"data: %b\n\n" % data.replace(b"\n", b" ")
 
 
 def _schema(schema: AnswerSchema) -> dict[str, Any]:
