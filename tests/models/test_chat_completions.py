@@ -235,6 +235,7 @@ ANSWERS = {
     "arguments behind an empty object": calling('{}{"q": 1}', {"q": 1}),
     "empty arguments that come twice": calling("{}{}", {}),
     "arguments that come twice": calling('{"q": 1}{"q": 1}', {"q": 1}),
+    "arguments that come twice, written otherwise": calling('{"q":1} {"q": 1}', {"q": 1}),
     "two kinds of arguments": calling('{"q": 1}{"q": 2}', None),
     "arguments that grow in every delta": Row(
         {"content": None, "tool_calls": [call("search", '{"q": {"q": 1}}')]},

@@ -499,6 +499,19 @@ async def test_arguments_that_come_whole_only_are_those_of_their_call(
 
 
 @pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
+async def test_arguments_that_come_with_their_block_and_in_pieces_are_read_once(
+    model: ChatModel, api: NativeApi
+) -> None:
+    bodies = bodies_of(messages_api, messages_api.calls(NOON))
+    for body in bodies:
+        if body["type"] == "content_block_start":
+            body["content_block"]["input"] = NOON[1]
+    api.will(as_events(*bodies))
+    reply = await model.reply(ASKED, [CLOCK], listener=SILENT)
+    assert [(call.name, call.args) for call in reply.calls] == [NOON]
+
+
+@pytest.mark.parametrize("native", [NATIVE["anthropic"]], ids=["anthropic"], indirect=True)
 async def test_an_error_in_words_within_a_stream_is_told_and_may_be_asked_again(
     model: ChatModel, api: NativeApi
 ) -> None:

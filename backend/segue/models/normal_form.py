@@ -28,7 +28,6 @@ NO_FILES: Final = "(the files cannot be shown; results have their text)"
 MEDIA: Final = {"image_url": NO_IMAGES, "file": NO_FILES}
 NO_WORDS: Final = "(an empty message)"
 PLACEHOLDERS: Final = frozenset({NO_ANSWER, RESULTS_NOTED, CARRY_ON, NO_WORDS})
-ID_CHARS: Final = 9
 
 _ALPHABET: Final = string.digits + string.ascii_letters
 _FITTING_ID = re.compile(r"[a-zA-Z0-9]{9}", re.ASCII)
@@ -229,7 +228,7 @@ def short_id(call_id: str) -> str:
     if _FITTING_ID.fullmatch(call_id):
         return call_id
     number, base = int.from_bytes(hashlib.sha256(call_id.encode(errors="replace")).digest()[:8]), len(_ALPHABET)
-    return "".join(_ALPHABET[number // base**place % base] for place in range(ID_CHARS))
+    return "".join(_ALPHABET[number // base**place % base] for place in range(9))
 
 
 def sent_ids(messages: Iterable[BaseMessage], form: WireForm, short: Callable[[str], str] = short_id) -> dict[str, str]:

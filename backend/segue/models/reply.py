@@ -193,7 +193,7 @@ def _mended(text: str) -> Any:
         text = text.removesuffix(mark).strip()
     text = text.removeprefix("{}")  # what proxies begin with before the arguments come
     value, end = _JSON.raw_decode(text or "{}")
-    if text[end:].strip() not in ("", text[:end]):
+    if (rest := text[end:].strip()) and _JSON.decode(rest) != value:
         raise ValueError("more behind the arguments")
     return value
 
