@@ -69,6 +69,9 @@ async def test_what_a_result_links_to_can_be_read_though_it_is_not_listed(tmp_pa
         await tool(servers, "add_note").run({}, WHO)
         assert (await read(servers, "note://draft"))["text"] == "what stands at note://draft"
         assert "note://draft" not in str(await listed(servers))
+        others = replace(WHO, owner="bob", session_id="another")
+        with pytest.raises(ToolRetry, match="lists no resource 'note://draft'"):
+            await tool(servers, "read_resource").run({"server": "ours", "uri": "note://draft"}, others)
 
 
 async def test_a_server_that_lists_no_resources_may_link_to_some(tmp_path: Path) -> None:

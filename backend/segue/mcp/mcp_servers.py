@@ -363,7 +363,7 @@ class ResourceTools:
     async def _read(self, args: dict[str, Any], context: ToolContext) -> object:
         [server] = self._wanted(args, context)
         try:
-            return await server.offers.read(args["uri"])
+            return await server.offers.read(context.session_id, args["uri"])
         except ToolFailed as failed:
             raise ToolRetry(f"{failed} Other servers are not concerned.") from None
 

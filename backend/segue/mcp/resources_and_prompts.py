@@ -58,7 +58,7 @@ class Offers:
         self._server = server
         self._ask = ask
         self._resources: Resources | None = None
-        self._linked: dict[str, None] = {}  # addresses of resources, the newest last
+        self._linked: dict[tuple[str, str], None] = {}  # sessions and addresses of resources, the newest last
         self._prompts: tuple[McpPrompt, ...] | None = None
         self._changes = 0
 
@@ -85,9 +85,9 @@ class Offers:
         if changes == self._changes:
             self._resources = listed
 
-    def note_links(self, result: mcp_types.CallToolResult) -> None:
-        """Notes the resources that a result links to: a server need not list them."""
-        links = [block.uri for block in result.content if isinstance(block, mcp_types.ResourceLink)]
+    def note_links(self, session: str, result: mcp_types.CallToolResult) -> None:
+        """Notes the resources that a result links to, for its session: a server need not list them."""
+        links = [(session, block.uri) for block in result.content if isinstance(block, mcp_types.ResourceLink)]
         self._linked = dict.fromkeys([*self._linked, *links][-_MAX_LISTED:])
         self.has_resources = self.has_resources or bool(links)
 
@@ -98,9 +98,9 @@ class Offers:
         self._keep(listed, changes)
         return listed
 
-    async def read(self, uri: str) -> object:
-        """Returns the content at an address that the server has listed or linked to. Raises ToolRetry for another."""
-        if len(uri) > MAX_URI_CHARS or not (uri in self._linked or (await self.resources()).may_read(uri)):
+    async def read(self, session: str, uri: str) -> object:
+        """Returns the content at an address that is listed or was linked to in the session. Raises ToolRetry."""
+        if len(uri) > MAX_URI_CHARS or not ((session, uri) in self._linked or (await self.resources()).may_read(uri)):
             raise ToolRetry(
                 f"{self._server} lists no resource {uri[:200]!r}, nor a template that it fits. mcp_list_resources "
                 "lists those there are. If an earlier result has linked to it, call that tool again."

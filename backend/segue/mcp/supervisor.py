@@ -22,8 +22,8 @@ from mcp.shared.subscriptions import event_to_notification
 from mcp_types import Tool as McpTool
 
 from segue.domain.ids import utc_now
-from segue.domain.tool import Reporter, Tool, ToolFailed, ToolLost, ToolRetry, ToolSpec, definition_of
-from segue.domain.user_request import ToolAsks, UserAnswer
+from segue.domain.tool import Reporter, Tool, ToolContext, ToolFailed, ToolLost, ToolRetry, ToolSpec, definition_of
+from segue.domain.user_request import ToolAsks
 from segue.log import log
 from segue.mcp.budget import Budget, McpServerGone, MustWait
 from segue.mcp.call_failures import CallDelivery, CannotAsk, Lost, NotSent, as_tool_error, current_delivery, reason_of
@@ -159,23 +159,21 @@ class Supervisor:
             why = f"Nothing was run: {self.name} has changed {spec.name}. It can be called from the next message on."
             raise ToolRetry(why)
 
-    async def call(
-        self, spec: ToolSpec, args: dict[str, Any], *, wrapped: bool, report: Reporter, answers: tuple[UserAnswer, ...]
-    ) -> object:
+    async def call(self, spec: ToolSpec, args: dict[str, Any], *, wrapped: bool, context: ToolContext) -> object:
         """Returns what a tool returned. Raises ToolRetry, also for what `check` refuses once there is a connection,
-        ToolFailed, ToolAsks; cancelling it cancels the remote call.
-        Progress is passed on and gives the call its time again. `answers` are what ToolAsks was for. A call that did
-        not run for want of a connection or session, or came too soon, is made once more, and one that was lost if its
-        tool may repeat. So is one that could not ask, over a connection of before 2026-07-28, as all are from then on.
+        ToolFailed, ToolAsks; cancelling it cancels the remote call. Progress is passed on and gives the call its time
+        again. The answers of `context` are to what ToolAsks was for. A call that did not run for want of a connection
+        or session, or came too soon, is made once more, and one that was lost if its tool may repeat. So is one that
+        could not ask, over a connection of before 2026-07-28, as all are from then on.
         """
         name, was_as_before = spec.original_name, self._as_before
 
         async def request(client: Client, heard: ProgressFnT) -> mcp_types.CallToolResult:
             self.check(spec)
-            return await self._questions.call(client, name, args, heard, answers)
+            return await self._questions.call(client, name, args, heard, context.answers)
 
         try:
-            result = await self._ask(name, request, report)
+            result = await self._ask(name, request, context.report)
         except (NotSent, MustWait, Lost, CannotAsk) as failed:
             repeats = any(tool.spec.may_repeat for tool in self.tools if tool.spec.original_name == name)
             has_run = isinstance(failed, CannotAsk) or (isinstance(failed, Lost) and not repeats)
@@ -186,8 +184,8 @@ class Supervisor:
             elif has_run or not await self._answers_again():
                 raise
             log.info("mcp_call_repeated", server=self.name, tool=name)
-            result = await self._ask(name, request, report)
-        self.offers.note_links(result)
+            result = await self._ask(name, request, context.report)
+        self.offers.note_links(context.session_id, result)
         return value_of(result, wrapped=wrapped)
 
     async def ask(self, what: str, request: Callable[[Client], Awaitable[Returned]]) -> Returned:

@@ -172,8 +172,8 @@ def _left_out(server: str, tool: McpTool, reason: str) -> LeftOut:
 
 
 async def _run(call: ToolCaller, arguments: dict[str, Any], context: ToolContext) -> object:
-    """A server learns nothing about the user."""
-    return await call(arguments, report=context.report, answers=context.answers)
+    """A server learns nothing of the context."""
+    return await call(arguments, context=context)
 
 
 def _spec(
