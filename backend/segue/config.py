@@ -29,8 +29,14 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Settings(ApiSettings, ModelSettings, BaseSettings):
     """The settings of the process itself, and the groups of its rooms. A field is named as in the environment."""
 
+    # A blank at the end may be the \r of a file with the line ends of Windows.
     model_config = SettingsConfigDict(
-        env_file=".env", env_ignore_empty=True, enable_decoding=False, extra="ignore", frozen=True
+        env_file=".env",
+        env_ignore_empty=True,
+        enable_decoding=False,
+        extra="ignore",
+        frozen=True,
+        str_strip_whitespace=True,
     )
 
     port: Port = 8000

@@ -77,7 +77,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"LLM_EXTRA_BODY": '{"messages": [], "tools": []}'}, "LLM_EXTRA_BODY cannot set messages, tools"),
         ({"LLM_EXTRA_HEADERS": '["sk-canary"]'}, "LLM_EXTRA_HEADERS has to be a JSON object"),
         (
-            {"LLM_EXTRA_HEADERS": '{"X-Key": "sk-canary\\n"}'},
+            {"LLM_EXTRA_HEADERS": '{"X-Key": "sk-canary\\nX-Other: 1"}'},
             "LLM_EXTRA_HEADERS has a header that cannot be sent, 'X-Key'",
         ),
         ({"WEB_SEARCH_PROVIDER": "tavily"}, "TAVILY_API_KEY"),
@@ -142,7 +142,7 @@ def test_serving_the_network_without_identity_is_refused_with_the_way_out() -> N
         ({"BEFORE_CALL": "os:sep"}, "BEFORE_CALL should be callable"),
         ({"PRICES_FILE": __file__}, "PRICES_FILE"),
         ({"PRICES_FILE": "/"}, "PRICES_FILE"),
-        ({"HOST": "\udcff"}, "have to be UTF-8"),
+        ({"HOST": "\udcff"}, "HOST should be a valid string"),
         ({"TURN_LEASE_S": "1e308"}, "TURN_LEASE_S should be less"),
         ({"SESSION_TTL_DAYS": "9" * 30}, "SESSION_TTL_DAYS should be less"),
         ({"TOOL_RESULT_MAX_BYTES": "9" * 30}, "TOOL_RESULT_MAX_BYTES should be less"),
@@ -186,6 +186,26 @@ def test_a_setting_of_which_a_part_would_not_count_is_refused(
     with pytest.raises(typer.Exit):
         settings_with()
     assert f"{name} {said}" in capsys.readouterr().err
+
+
+def test_blanks_around_a_value_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = {"LLM_MODEL": "m", "DATABASE_URL": "postgresql://me@db/segue", "HOST": "127.0.0.1", "OPENAI_API_KEY": "k"}
+    for name, value in file.items():
+        monkeypatch.setenv(name, f" {value} \r")  # as Docker reads a line of a file that Windows wrote
+    found = settings_with()
+    assert (found.llm_model, found.host) == ("m", "127.0.0.1")
+    assert [each and each.get_secret_value() for each in (found.database_url, found.openai_api_key)] == [
+        file["DATABASE_URL"],
+        "k",
+    ]
+
+
+@pytest.mark.parametrize("query", ["host=/run&port=x", "host=/run&host=/tmp"])
+def test_every_command_refuses_a_port_that_is_none_in_one_line(query: str) -> None:
+    code, said = segue(
+        "keys", "list", DATABASE_URL=f"postgresql://u:canary@/x?{query}", REDIS_URL="redis://127.0.0.1:1"
+    )
+    assert (code, said.count("\n"), said.partition(",")[0]) == (2, 1, "DATABASE_URL has to be a URL")
 
 
 @pytest.mark.parametrize("command", [("serve",), ("worker",), ("migrate",), ("doctor",), ("keys", "list")])

@@ -41,6 +41,7 @@ def check_postgres(url: str) -> None:
     try:
         parts = parsed(url)
         (parts.host or "").encode("idna")  # as the system will: it refuses ".db", of a template without its value
+        parts.get_dialect()().create_connect_args(parts)  # it refuses a port that is none, or none for a second host
     except (ArgumentError, ValueError):
         parts = None
     if parts is None or parts.drivername != "postgresql+asyncpg" or (parts.port or 0) > _LAST_PORT:
