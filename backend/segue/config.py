@@ -29,14 +29,9 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Settings(ApiSettings, ModelSettings, BaseSettings):
     """The settings of the process itself, and the groups of its rooms. A field is named as in the environment."""
 
-    # A blank at the end may be the \r of a file with the line ends of Windows.
+    # A blank at the end of a value may be the \r of a file with the line ends of Windows.
     model_config = SettingsConfigDict(
-        env_file=".env",
-        env_ignore_empty=True,
-        enable_decoding=False,
-        extra="ignore",
-        frozen=True,
-        str_strip_whitespace=True,
+        env_file=".env", env_ignore_empty=True, enable_decoding=False, extra="ignore", str_strip_whitespace=True
     )
 
     port: Port = 8000
@@ -133,8 +128,7 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
         if self.webhook_url is not None and not secrets:
             raise ValueError("WEBHOOK_URL needs WEBHOOK_SECRET. " + _HOW_TO_MAKE_ONE)
         if not all(_WEBHOOK_SECRET_BYTES[0] <= len(secret) <= _WEBHOOK_SECRET_BYTES[1] for secret in secrets):
-            form = "it has to be whsec_ and 24 to 64 bytes in Base64"
-            raise ValueError(f"WEBHOOK_SECRET is none: {form}. {_HOW_TO_MAKE_ONE}")
+            raise ValueError(f"WEBHOOK_SECRET is none: it is whsec_ and 24 to 64 bytes in Base64. {_HOW_TO_MAKE_ONE}")
         return self
 
     @model_validator(mode="after")

@@ -21,9 +21,7 @@ async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
 
 
 class Watch:
-    """Calls `look` every `every_s` or LOOK_EVERY_S while it is entered, at once after `wake`. One call at a time. Logs
-    what a call raises, and goes on.
-    """
+    """While entered, calls `look` each `every_s` or LOOK_EVERY_S and after `wake`, one at a time; logs its errors."""
 
     def __init__(self, name: str, look: Callable[[], Awaitable[object]], *, every_s: float | None = None) -> None:
         self._name = name

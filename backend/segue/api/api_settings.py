@@ -1,6 +1,7 @@
 """The settings of HTTP: who may call, from which origins, with bodies of which size."""
 
 import re
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -15,25 +16,21 @@ _ORIGIN = (
     r"\*|null|[a-z][a-z0-9+.-]*://[^\s/]+",
     "origins, such as https://app.example.com, without a path or a / at the end",
 )
-# As a Host header has them, without its port and the brackets of an IPv6 address.
 _HOST = r"[\w.-]*\w|[\da-f.]*:[\da-f.]*:[\da-f:.]*", "names of hosts, such as segue.example.com, without a port or a *"
 
 
-def _each_is(pattern: str, what: str) -> AfterValidator:
-    def check(values: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(re.fullmatch(pattern, value, re.IGNORECASE | re.ASCII) for value in values):
-            raise ValueError(f"has to be {what}")
-        return values
-
-    return AfterValidator(check)
+def _check_each(pattern: str, what: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(re.fullmatch(pattern, value, re.IGNORECASE | re.ASCII) for value in values):
+        raise ValueError(f"has to be {what}")
+    return values
 
 
 class ApiSettings(TurnSettings):
     host: str = "127.0.0.1"
     auth: Literal["none", "api_key", "jwt"] = "none"
     allow_anonymous: bool = False
-    allowed_hosts: Annotated[CommaSeparated, _each_is(*_HOST)] = ()
-    cors_origins: Annotated[CommaSeparated, _each_is(*_ORIGIN)] = ()
+    allowed_hosts: Annotated[CommaSeparated, AfterValidator(partial(_check_each, *_HOST))] = ()
+    cors_origins: Annotated[CommaSeparated, AfterValidator(partial(_check_each, *_ORIGIN))] = ()
     console: bool = True
     metrics_public: bool = False
     max_body_bytes: Bytes = 1_048_576

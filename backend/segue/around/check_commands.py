@@ -65,11 +65,6 @@ class _Page:
     head: ChainHead | None
 
 
-def _read(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(MOST_BYTES)
-
-
 @receipts.command("verify")
 def verify(
     files: Annotated[list[Path], typer.Argument(help="All pages of GET /sessions/{id}/receipts, in their order.")],
@@ -78,8 +73,11 @@ def verify(
     """Finds every change, gap and reordering, and a cut at the end. Exits with 1 if it finds one, and with 2 if a file
     is none of receipts.
     """
+    pages = list[_Page]()
     try:
-        pages = [TypeAdapter(_Page).validate_json(_read(file)) for file in files]
+        for file in files:
+            with file.open("rb") as opened:
+                pages.append(TypeAdapter(_Page).validate_json(opened.read(MOST_BYTES)))
     except (OSError, ValidationError) as fault:
         why = fault if isinstance(fault, OSError) else "it is not what GET /sessions/{id}/receipts answers"
         raise refusal(f"This is no page of receipts: {why}.") from fault

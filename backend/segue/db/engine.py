@@ -38,11 +38,9 @@ CONNECT_TIMEOUT_S = 2.0
 POOL_TIMEOUT_S = 2.0
 STATEMENT_TIMEOUT_S = 4.0
 GOODBYE_S = 0.3  # of each connection, one after the other, when a process ends
-# Longer than a turn waits for a connection: a process that has much to do stays ready. With the second that Redis is
-# waited for it is shorter than the 4 s of the health check in docker-compose.yml.
+# More than the 2 s that a turn waits for a connection, and less than the 4 s of docker-compose.yml, with 1 s for Redis.
 PING_TIMEOUT_S = 2.5
-# Set after connecting, since a pooler refuses startup parameters that it does not know. The server ends a statement
-# before the driver stops listening: it knows whether a lock was waited for.
+# Set after connecting, as a pooler refuses such parameters. The server gives up first: it knows what was waited for.
 SESSION_SETTINGS = {
     "jit": "off",
     "lock_timeout": "3000",

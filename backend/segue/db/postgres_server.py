@@ -1,6 +1,5 @@
 """Facts about the Postgres server, and whether its schema is that of this release. All processes use its time of day,
-since a machine's clock may be wrong or be set. The revision is read without alembic: importing that and all migrations
-takes a tenth of a start.
+since a machine's clock may be wrong or be set. The revision is read without alembic, whose import is slow.
 """
 
 import asyncio

@@ -290,14 +290,13 @@ async def _cancel(
     connection: Connection, owner: str, session_id: str, which: sa.ColumnElement[bool]
 ) -> dict[TurnKey, bool]:
     queued = turns.c.status == "queued"
-    error = sa.literal(error_row(turn_cancelled()), turns.c.error.type)
     cancelled = (
         sa.update(turns)
         .where(turns.c.session_id == session_id, which, turns.c.status.in_(OPEN_TURNS), _is_owned(owner))
         .values(
             cancel_requested_at=sa.func.coalesce(turns.c.cancel_requested_at, sa.func.now()),
             status=sa.case((queued, "cancelled"), else_=turns.c.status),
-            error=sa.case((queued, error), else_=turns.c.error),
+            error=sa.case((queued, sa.literal(error_row(turn_cancelled()), turns.c.error.type)), else_=turns.c.error),
             finished_at=sa.case((queued, sa.func.now()), else_=turns.c.finished_at),
         )
         .returning(*OF_TURNS)

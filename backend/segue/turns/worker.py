@@ -177,9 +177,8 @@ class TurnWorker:
         if self._passed_over:
             await self._wake_passed_over()
         answer = None if task.cancelled() else task.result()
-        # If only the turn's own messages took a seq between its message and its answer, no turn waits: accepting a
-        # message and ending a turn both take the session's next seq under the lock of its row, so that the later one
-        # sees the earlier one's row.
+        # If only the turn's own messages took a seq since its message, no turn waits: accepting a message and ending
+        # a turn both take the session's next seq under the lock of its row, so that the later one sees the earlier.
         return answer is None or answer.message.seq != claim.key.turn_seq + run.stored_messages + 1
 
     async def _claim(self, session_id: str) -> Claim | None:

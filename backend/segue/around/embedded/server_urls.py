@@ -34,9 +34,8 @@ async def server_urls(
     join_only: bool = False,
     fast: bool = False,
 ) -> AsyncIterator[ServerUrls]:
-    """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends. With
-    `join_only`, servers that another process runs are used as they are, and none is made in an empty folder. `fast` is
-    that of `embedded_servers`. Raises what that raises.
+    """Yields the given URLs. For one that is missing, embedded servers in `data_dir` run until the block ends; with
+    `join_only` those that another process runs, and none is made. Raises what `embedded_servers` raises.
     """
     if database_url is not None and redis_url is not None:
         yield ServerUrls(database_url.get_secret_value(), redis_url.get_secret_value())

@@ -62,9 +62,7 @@ def embedded_servers(data_dir: Path, *, fast: bool = False) -> Iterator[ServerUr
 
 
 def running_servers(data_dir: Path) -> ServerUrls | None:
-    """Returns servers that other processes use, also if one has died, or None if no process does. Raises AppError
-    `data_dir_empty`, `data_dir_unwritable`, `data_dir_busy`.
-    """
+    """Returns servers that other processes use, also if one died, or None. Raises AppError `data_dir_…`."""
     folder = data_dir.expanduser().resolve()
     with _writing(data_dir), ExitStack() as locks:
         if not (folder / "postgres").is_dir():

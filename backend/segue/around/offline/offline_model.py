@@ -215,10 +215,9 @@ def _from_read(read: dict[str, Any], language: str) -> dict[str, str]:
     values = {**dict.fromkeys(_TITLES, title), **dict.fromkeys(_TEXTS, text)}
     if read.get("from"):
         sender = _NAME.match(str(read["from"]))
-        name = sender.group(1) if sender else str(read["from"])
         values |= {
             "to": str(read["from"]),
             "subject": f"Re: {str(read.get('subject', '')).removeprefix('Re: ')}",
-            "body": vocab.sentence(language, "receipt", name=name),
+            "body": vocab.sentence(language, "receipt", name=sender.group(1) if sender else str(read["from"])),
         }
     return values

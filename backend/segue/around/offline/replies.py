@@ -143,9 +143,7 @@ def _by_own_tool(talk: Talk, own: Mapping[str, vocab.OfferedTool]) -> AIMessage 
 
 
 def _of_what_was_read(talk: Talk, own: Mapping[str, vocab.OfferedTool]) -> AIMessage | None:
-    """Returns what the newest thing that was read says of `who wrote it?` or `what was in the file you read?`, or the
-    call that loads it whole; None for another message.
-    """
+    """Returns what the newest thing read says of its writer or content, or the call that loads it whole; or None."""
     spoken = vocab.concepts(talk.message)
     openers = {tool.name for tool in talk.tools if tool.opens and tool.only_looks}
     read = [each for each in talk.newest_first if each.tool in openers and not each.has_failed]

@@ -85,8 +85,7 @@ def _unpaired_call(messages: list[dict[str, Any]]) -> str | None:
 def _out_of_turn(messages: list[dict[str, Any]]) -> str | None:
     """User and assistant alternate; templates count neither results nor messages with calls."""
     counted = [message for message in messages if message["role"] != "tool" and not message.get("tool_calls")]
-    expected = cycle(("user", "assistant"))
-    if any(message["role"] != role for message, role in zip(counted, expected, strict=False)):
+    if any(message["role"] != role for message, role in zip(counted, cycle(("user", "assistant")), strict=False)):
         return f"out of turn: {[message['role'] for message in counted]}"
     if any(first["role"] == second["role"] == "assistant" for first, second in pairwise(messages)):
         return "the assistant twice in a row"

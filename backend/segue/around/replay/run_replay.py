@@ -204,9 +204,7 @@ async def replay(
 
 
 async def rehearse(files: Iterable[Path], model: Mapping[str, str], trial: Trial) -> list[Playback]:
-    """Plays with a real model on services of its own: recordings that cannot be played together have one each. Effects
-    are answered from the recordings. Raises CannotPlay.
-    """
+    """Plays with a real model, but recorded effects; what does not fit together, apart. Raises CannotPlay."""
     together: list[dict[str, Recording]] = []
     for name, recording in {str(file): _read(file) for file in files}.items():
         for group in together:

@@ -80,8 +80,7 @@ class Titles:
                 raise
             log.warning("title_failed", code=error.code, **self.ids(job))
         async with self.database.autocommit() as connection:
-            stored = await _store_title(connection, job, title)
-            if stored:
+            if stored := await _store_title(connection, job, title):
                 titled = await get_session(connection, job.owner, job.session_id)
                 self.tell(job.owner, session_event("session_titled", titled))
         log.info("title_written", stored=stored, **self.ids(job))
@@ -142,17 +141,13 @@ def condensed(message: Message, time_zone: str) -> dict[str, Any]:
 
 
 def _without_middle(text: str, max_chars: int) -> str:
-    if len(text) <= max_chars:
-        return text
-    part = max_chars // 2
-    return f"{text[:part]} […] {text[-part:]}"
+    half = max_chars // 2
+    return text if len(text) <= max_chars else f"{text[:half]} […] {text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """A kind of job, with a lease of `lease_s` seconds. One call to the model gets turns of about `max_tokens`, and a
-    summary has at most `most_tokens`, which `count` counts.
-    """
+    """A kind of job. A call to the model gets turns of about `max_tokens`; a summary has at most `most_tokens`."""
 
     database: Database
     model: ChatModel
