@@ -1008,3 +1008,15 @@ def test_what_looks_like_a_yes_that_says_why_or_praises_is_no_strong_one(reply: 
 )
 def test_a_yes_and_something_else_is_no_plain_one(reply: str) -> None:
     assert classify(reply, question=SENDING).strength is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "do it yourself", "Yeah, do it yourself.", "sure, because I love losing my files",
+        "oh yes, because that went so well last time", "arrangiati", "sì, fallo da solo", "نعم، افعلها بنفسك",
+    ],
+)  # fmt: skip
+def test_do_it_yourself_and_a_mocking_reason_are_no_yes(text: str) -> None:
+    found = classify(text, question=question_of("delete_file", "", {"path": "report.pdf"}))
+    assert (found.verdict, found.carries_yes) == ("none", False)
