@@ -24,7 +24,11 @@ QUOTATION: Final = re.compile(
     '"([^"]*)"|“([^“”]*)”|„([^„“”]*)[“”]|«([^«»]*)»|「([^「」]*)」|『([^『』]*)』|《([^《》]*)》'
     r"|(?<!\w)'([^'\n]+)'(?!\w)|(?<!\w)‘([^‘’\n]+)’(?!\w)"
 )
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?…;])\s+|(?<=[。！？；؟؛।\n])")  # the first also stand in names and numbers
+_NAME_FOLLOWS: Final = (
+    r"(?<!\b[DMSdhH]r\.|\bMs\.|\bSt\.)(?<!\b(?:Mrs|sig|Sig|avv|Avv|ing|art|Sra)\.)(?<!\b(?:dott|Dott|prof|Prof)\.)"
+)
+# The first ends also stand in names and numbers.
+_SENTENCE_END: Final = re.compile(rf"(?<=[.!?…;]){_NAME_FOLLOWS}(?<!\bn\.)\s+|(?<=[。！？；؟؛।\n])")
 
 # What a gateway or a template wraps, up to the last closing tag of its kind: what is in between may have one too.
 _TAG: Final = re.compile(
@@ -112,9 +116,7 @@ def parse_own_words(text: str) -> Utterance:
 
 
 def own_words(text: str) -> str:
-    """Returns, to the letter, what the writer of a message says in it: without what a gateway or template wraps in
-    tags, quoted lines with the line that says who wrote them, and a mail that is forwarded or answered.
-    """
+    """Returns, to the letter, what the writer of a message says: not what is wrapped in tags, quoted or forwarded."""
     left = _without_wrapped(text)
     own: list[str] = []
     plain = left.translate(_WITHOUT_UNSEEN).split("\n")  # it may stand before a `>`, which looks the same
