@@ -24,8 +24,8 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOT: Final = re.compile(r"\S*\w[.。]")  # the end of a sentence too, if nothing comes behind it
 # Of scripts that put spaces between words, a letter beside a value makes it a part of another word.
 _LETTER: Final = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff]"
-_BEFORE: Final = re.compile(rf"(?<!{_LETTER})(?<![.+@-])(?<!\d[,'’])")
-_AFTER: Final = rf"(?!{_LETTER}|[@-]|[./\\]\w|[,'’]\d)"
+_BEFORE: Final = re.compile(rf"(?:(?<!{_LETTER})|(?=\w)(?!{_LETTER})|(?<=\bل)(?=[ء-ي]))(?<![.+@-])(?<!\d[,'’])")
+_AFTER: Final = rf"(?:(?!{_LETTER})|(?<=\w)(?<!{_LETTER}))(?![@-]|[./\\]\w|[,'’]\d)"
 
 Sources = Sequence[tuple[str, str]]  # an origin and a text each
 
