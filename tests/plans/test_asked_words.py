@@ -331,3 +331,37 @@ def test_an_offer_to_tell_ask_or_remind_of_an_action_is_none_of_it(answer: str) 
 )  # fmt: skip
 def test_an_offer_that_asks_for_a_yes_is_one_of_its_action(answer: str) -> None:
     assert is_agreed("delete_item", answer, "yes")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "These are old:\n1. itm-1\n2. itm-3\n\nShall I delete them?", "Sono vecchi:\n- itm-1\n- itm-3\n\nLi elimino?",
+        "这些是旧的：\n1. itm-1\n2. itm-3\n\n要我全部删除吗？", "هذه قديمة:\n1. itm-1\n2. itm-3\n\nهل أحذفها كلها؟",
+        "Details:\n- Seat: itm-1\n- Bag: itm-3\n\nShall I book it?",
+        "Details:\n- Seat: itm-1\n- Bag: itm-3\n\nWould you like me to go ahead and book it?",
+    ],
+)  # fmt: skip
+def test_an_offer_of_them_or_of_details_is_of_the_whole_list(answer: str) -> None:
+    offer = offer_in(answer) or ""
+    assert ("itm-1" in offer, "itm-3" in offer) == (True, True)
+
+
+def test_a_title_before_a_name_ends_no_offer() -> None:
+    assert offer_in("Ti prenoto la visita dal dott. Rossi?") == "Ti prenoto la visita dal dott. Rossi?"
+    assert offer_in("Cancello l'ordine n. 7781?") == "Cancello l'ordine n. 7781?"
+
+
+@pytest.mark.parametrize(
+    ("offer", "tool"),
+    [
+        ("Shall I book a table?", "create_booking"), ("Shall I order paper?", "create_order"),
+        ("Shall I place the order?", "place_order"), ("Shall I pay Anna?", "create_payment"),
+        ("Chiudo il ticket 5521?", "close_ticket"), ("要我关闭工单5521吗？", "close_ticket"),
+        ("هل أغلق التذكرة 5521؟", "close_ticket"), ("Invito Anna?", "invite_user"),
+        ("要我重启服务器吗？", "restart_server"),
+    ],
+)  # fmt: skip
+def test_an_offer_names_what_a_tool_makes_or_ends(offer: str, tool: str) -> None:
+    assert is_agreed(tool, offer, "ok")
+    assert not is_agreed("create_contact", offer, "ok")

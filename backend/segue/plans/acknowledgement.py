@@ -406,9 +406,7 @@ SELECTION: Final = WordList("selection.toml", partial(lexicon.parse_lexicon, kin
 
 
 def chosen_of(message: str, questions: Mapping[int, Question]) -> frozenset[int] | None:
-    """Returns which of several steps in question, in order, a message picks: `yes, delete the first`, `yes, cancel B1`.
-    None if it is for all or for none.
-    """
+    """Returns which of several steps a message picks: `yes, cancel B1`. None if it is for all or for none."""
     utterance = parse_own_words(message)
     if utterance.asks or utterance.quotes or not utterance.words:
         return None
@@ -465,9 +463,7 @@ def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:
 
 
 def conversation_language(newest_first: Iterable[str]) -> str | None:
-    """Returns the language (ISO 639-1) of the newest message that shows one, or None. A stock reply that is one in the
-    language before it too changes nothing: a short one shows little, `vai pure` looks Portuguese, `vielen Dank` Dutch.
-    """
+    """Returns the language of the newest message that shows one, of stock replies only if it is no other's too."""
     replies: list[tuple[str, list[str]]] = []
     found = None
     for text in map(own_words, newest_first):

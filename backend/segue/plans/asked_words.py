@@ -1,7 +1,7 @@
 """What a question shows of the waiting step: a reply that only repeats that adds nothing. `actions.toml`. Pure."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -35,10 +35,11 @@ _NAME_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # A list with the line that announces it, if only one line follows it, or one in the last line.
 _LIST: Final = re.compile(r"(?m)(^.*[:：][ *]*\n+)?(^ *([-*•]|\d+[.)、]) [^?？؟\n]*\n+)+.*\Z|\b1[.)、].*\b2[.)、].*+\Z")
 _ITEM: Final = re.compile(r"(?:(?m:^) *[-*•]|(?<![^\s:：])(\d{1,2})[.)、])(?=\s|[^\W\d])")
+_DETAIL: Final = re.compile(r"(?m)^ *(?:[-*•]|\d+[.)、]) [^\n:：\d.@]*[:：]")
 _ID: Final = re.compile(r"(?<![a-z0-9_-])(?=[0-9_-]*[a-z]|\d{4})[a-z0-9_-]*\d[a-z0-9_-]*")  # or a long number
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _QUESTION_MARKS: Final = "?？؟"
-_CLAUSE_END: Final = re.compile(r"(?<=[,;:.!?…])\s+|(?<=[，；：、。！？،؛؟)）\n])|(?=[(（])|\s[–—-]\s")
+_CLAUSE_END: Final = re.compile(r"(?<=[,;.!?…])\s+|(?<=[，；、。！？،؛؟)）\n])|(?=[(（])|\s[–—-]\s")
 _QUOTED_NAME: Final = re.compile(rf".(?:[^\s{UNSPACED}]+|[{UNSPACED}]{{1,4}}).")
 _PIECE: Final = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+|\s+")
 _NO_CUES: Final = frozenset({"after", "attached", "before", "joins", "picks"})
@@ -92,9 +93,7 @@ class ActionWords:
         return _longest(self.things, words, at)
 
     def offers(self, words: Phrase, *, asks: bool) -> bool | None:
-        """Returns whether a sentence offers to do one thing; it `asks` if it is a question. The first cue decides. None
-        if it offers nothing, and false if it offers a choice, or waits for anything else than a yes.
-        """
+        """Returns whether a sentence offers to do one thing, None if nothing, False for a choice or a condition."""
         framed = False
         for at in range(len(words)):
             here = self.cues_at(words, at)
@@ -148,9 +147,7 @@ class ActionWords:
             yield clause
 
     def leaves_out_from(self, words: Phrase, actions: frozenset[str]) -> int | None:
-        """Returns from which word on a clause says what is kept from an action: `delete A | except B`, or from the
-        first one if none is named before: `| B stays`; None if nothing is.
-        """
+        """Returns the word from which a clause says what is kept from an action: `delete A | except B`."""
         at, before = 0, frozenset[str]()
         while at < len(words):
             (length, cues), acting = _longest(self.cues, words, at), self.action_at(words, at)[0]
@@ -162,11 +159,17 @@ class ActionWords:
             at += max(length, acting, 1)
         return None
 
-    def replaced(self, words: Phrase) -> tuple[int, int]:
-        """Returns at which words the old begins and the new, if both are named: `move it | from A | to B`."""
-        old = self.first("from", words)
-        new = self.first("to", words, old + 2)
-        return (old, new) if new < len(words) else (new, new)
+    def sides(self, sentence: str) -> tuple[str, str]:
+        """Returns the old and the new in a sentence if it names both: `move it | from A | to B`, `replace A | by B`."""
+        pieces = _PIECE.findall(sentence)
+        words, places = _placed(pieces)
+        for cue, turn in (("from", "to"), ("replaces", "by")):
+            old = self.first(cue, words)
+            new = self.first(turn, words, old + 2)
+            if new < len(words) and self.joins.isdisjoint(words[old:new]):
+                rest = "".join(pieces[places[new] :])
+                return "".join(pieces[places[old] : places[new]]), _CLAUSE_END.split(rest)[0]
+        return "", ""
 
     def meant(self, words: Phrase) -> frozenset[str]:
         """Returns the actions in an offer, by verbs, else by nouns: `cancel the booking` books none."""
@@ -248,25 +251,15 @@ def is_value(word: str) -> bool:
 
 
 def _shown_before(offer: str, answer: str, lists: ActionWords) -> str:
-    """Returns the text that an offer without a value refers to: the lines from the last one on that announces details
-    (`Here are the details:`), or the few sentences before it; nothing if these are a choice or have a turn in them.
-    """
-    lines = answer[-LONGEST_ANSWER:].strip().splitlines()
-    announces = (line.rstrip(" *").endswith((":", "：")) and lists.has_cue(line, "details") for line in lines)
-    shown = lines[max((at for at, is_head in enumerate(announces) if is_head), default=len(lines)) :]
-    if any(line.rstrip().endswith(".") or lists.has_cue(line, "asks") for line in shown[:-1]):
-        return ""
+    """Returns the words before an offer that may be of what it refers to: no names, and none if they have a turn."""
     before = " ".join(sentences_of(answer[-LONGEST_OFFER:])[: -len(sentences_of(offer))][-MOST_SENTENCES:])
-    if shown or lists.has_cue(before, "turns"):
-        return " ".join(shown)
     # A name in a sentence before may be another's than the one that is meant: what begins small is none.
-    return " ".join(word for word in before.split() if word[0].islower() or any(map(str.isdigit, word)))
+    plain = (word for word in before.split() if word[0].islower() or any(map(str.isdigit, word)))
+    return "" if lists.has_cue(before, "turns") else " ".join(plain)
 
 
 def kind_beside(question: Question, language: str, words: Phrase, at: int, length: int, kind: str) -> tuple[int, str]:
-    """Returns how many words to take here and their kind, given what the question asks and the lexicon says. `repeats`
-    is the action asked about, `named` a word of the question, `beside` one of what was said before, `other` another.
-    """
+    """Returns how many words to take here and their kind: `repeats` the action, `named` a word of the question."""
     number = max((_written_beside(question.words, words, at), "named"), _number_beside(question, language, words, at))
     return number if number[0] >= length else _action_beside(question, language, words, at, length, kind)
 
@@ -330,9 +323,7 @@ def _action_beside(
 
 
 def offer_in(text: str | None) -> str | None:
-    """Returns the sentences from the first one on, of the last few of a text, that offers to do something, None if none
-    does: a question for something else is no offer. A short one refers to the sentence or the list before it.
-    """
+    """Returns the sentences of the last few that offer to do something, with what a short one refers to, else None."""
     end = (text or "")[-LONGEST_OFFER:].rstrip()
     sentences = [each for each in sentences_of(end) if any(map(str.isalpha, each))]
     is_refused = False
@@ -345,12 +336,22 @@ def offer_in(text: str | None) -> str | None:
             refers = len(words) <= SHORTEST_OFFER * (2 if is_bare else 1) and -at < len(sentences)
             if refers and (is_refused or _lists_for(sentences[at - 1]).has_cue(sentences[at - 1], "either")):
                 return None
-            found = None if acts else _LIST.search(end)
-            listed = found[0].strip() if found and names_action(found[0]) else ""
+            listed = _listed(end, sentences[at])
             meant = _meant_of(listed, sentences[at])
-            return meant if listed and (refers or meant != listed) else " ".join(sentences[at - refers :])
+            apart = "\n" if _ITEM.match(sentences[at - refers]) else " "
+            return meant if listed and (acts or refers or meant != listed) else apart.join(sentences[at - refers :])
         is_refused = False in readings
     return None
+
+
+def _listed(end: str, offer: str) -> str:
+    """Returns the list that an answer ends with if its offer is of all of it: of actions, of details, or of `them`."""
+    found, acts, lists = _LIST.search(end), names_action(offer), _lists_for(offer)
+    listed = found[0].strip() if found else ""
+    has_details = len(_DETAIL.findall(listed)) == len(_ITEM.findall(listed))
+    if (has_details and not lists.has_value(offer)) or (acts and lists.has_cue(offer, "every")):
+        return listed
+    return listed if not acts and names_action(listed) else ""
 
 
 def _meant_of(listed: str, offer: str) -> str | None:
@@ -403,26 +404,32 @@ def actions_of(tool: str) -> frozenset[str]:
 
 
 def parted(text: str, tool: str, is_wanted: Callable[[str], bool]) -> tuple[str, str]:
-    """Returns a text without what it keeps from a tool's action (`but not B`), and that. Of what goes `from A to B` it
-    is A, unless a part of the call `is_wanted` by the words for B, and of `40 of 120` or `40 for the order of 120` 120.
-    """
+    """Returns a text without what it keeps from a tool's action (`not B`, `from B`, `of 120`), and that."""
     lists, actions = _lists_for(text), actions_of(tool)
     kept, left_out, bare = list[str](), [found[0] for found in WHOLE.finditer(text)], WHOLE.sub(" ", text)
     if prices_in(PRICED.sub(" ", bare)):  # `40 euros for the order of 120`, not `the order of 120` alone
         left_out += [found[0] for found in PRICED.finditer(bare)]
         bare = PRICED.sub(" ", bare)
-    for sentence in sentences_of(bare):
+    for whole in sentences_of(bare):
+        old, new = lists.sides(whole)
+        is_left_behind = bool(old) and not is_wanted(new)
+        left_out += [old] * is_left_behind
+        sentence = whole.replace(old, " ", 1) if is_left_behind else whole
         is_left = False
         for clause in lists.clauses(sentence):
-            owners = [(at, word) for at, piece in enumerate(clause) for word in words_of(piece.removeprefix(AND))]
-            words, places = tuple(word for _, word in owners), [*(at for at, _ in owners), len(clause)]
+            words, places = _placed(clause)
             cut = lists.leaves_out_from(words, actions)
             is_left = cut is not None or (is_left and not any(lists.acts_at(words, at) for at in range(len(words))))
-            first, last = (places[at] for at in ((cut or 0, len(words)) if is_left else lists.replaced(words)))
-            first = last if not is_left and is_wanted("".join(clause[last:])) else first
-            kept.append("".join(clause[:first] + clause[last:]))
-            left_out.append("".join(clause[first:last]))
+            first = places[cut or 0] if is_left else len(clause)
+            kept.append("".join(clause[:first]))
+            left_out.append("".join(clause[first:]))
     return (" ".join(kept), " ".join(left_out)) if any(map(str.strip, left_out)) else (text, "")
+
+
+def _placed(pieces: Sequence[str]) -> tuple[Phrase, list[int]]:
+    """Returns the words in pieces of a sentence, and the place of the piece of each, with the end behind the last."""
+    owners = [(at, word) for at, piece in enumerate(pieces) for word in words_of(piece.removeprefix(AND))]
+    return tuple(word for _, word in owners), [*(at for at, _ in owners), len(pieces)]
 
 
 def is_agreed(tool: str, answer: str, reply: str) -> bool:
@@ -484,9 +491,7 @@ def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _named_by(lists: ActionWords, words: Phrase, *, meant: frozenset[str] = _NO_NAMES) -> Question:
-    """A word that also names a thing names an action only if no other word does: `delete_order` buys nothing. Of
-    several actions in one word it names those that are `meant`: Italian `cancella` cancels or deletes.
-    """
+    """Returns the actions and things that words name, as a thing no action beside another: `delete_order`."""
     things = [lists.thing_at(words, at)[1] for at in range(len(words))]
     named = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
     actions = [names & meant or names for names in named]

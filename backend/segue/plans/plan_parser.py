@@ -122,9 +122,7 @@ class _NoValue(Exception):
 
 
 async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
-    """Returns plain arguments, without those whose references lead to nothing: the model fills them in. Raises
-    Unresolved for a step without a result and for more than MAX_BYTES, and what `at_path` raises.
-    """
+    """Returns arguments without references to nothing. Raises Unresolved (no result, over MAX_BYTES), as `at_path`."""
     resolved: dict[str, Any] = {}
     for name, value in (args or {}).items():
         with suppress(_NoValue):

@@ -68,9 +68,7 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
 
 
 def web_query(message: str) -> str | None:
-    """Returns the question that a message asks the web, without the request around it, as an engine may be sent it.
-    None if it leans on the user or on the conversation, asks for more than an answer, or holds an address or an id.
-    """
+    """Returns a message's question as an engine may be sent it, None if it is the user's own or more than that."""
     text = message.strip()
     if len(text) > LONGEST_QUERY or "\n" in text or _IDENTIFYING.search(text) or _FILE.search(text):
         return None

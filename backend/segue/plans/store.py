@@ -207,9 +207,7 @@ async def swap(
 async def settle_step(
     connection: Connection, plan_id: str, step_id: int, became: Literal["complete", "failed"], **found: str | None
 ) -> StoredPlan | None:
-    """Stores the outcome of a step whose turn had died in it, with the fields `found`: an open plan goes on or fails,
-    the step of one that has ended is corrected. Returns the plan; None if the step was settled, or the plan moved on.
-    """
+    """Stores the outcome of a step whose turn had died in it. Returns the plan, None if it was settled or moved on."""
     stored = await get_plan(connection, plan_id)
     match next((step.status for step in stored.plan.steps if step.id == step_id), None):
         case "running" if stored.plan.is_open:
