@@ -405,3 +405,82 @@ def test_what_is_counted_is_no_price_and_a_price_counts_nothing(offer: str) -> N
 def test_a_day_and_an_hour_count_nothing() -> None:
     assert missing({"people": 4}, "Shall I book a table on December 4?") == {"people"}
     assert missing({"people": 8}, "Shall I book a table for 4 at 8 pm?") == {"people"}
+
+
+@pytest.mark.parametrize(
+    ("offer", "args"),
+    [
+        ("Shall I book a room for 2 people and 3 nights?", {"people": 2, "nights": 3}),
+        ("Prenoto 2 camere per 4 adulti?", {"rooms": 2, "adults": 4}),
+        ("要我预订2个人、3晚的房间吗？", {"people": 2, "nights": 3}),
+        ("هل أحجز 2 غرف لمدة 3 ليالٍ؟", {"rooms": 2, "nights": 3}),
+        ("Details:\n- **Check-in:** May 10\n- **Check-out:** May 13\n\nShall I book it?",
+         {"check_in": "2026-05-10", "check_out": "2026-05-13"}),
+        ("Prenoto dal 10 maggio al 13 maggio?", {"check_in": "2026-05-10", "check_out": "2026-05-13"}),
+        ("要我预订从5月10日到5月13日的酒店吗？", {"start": "2026-05-10", "end": "2026-05-13"}),
+        ("Shall I book May 10, 2026 to May 13, 2026, from May 10, 2026 to May 13, 2026?",
+         {"start": "2026-05-10", "end": "2026-05-13"}),
+        ("Shall I replace Anna by Marco?", {"old": "Anna", "new": "Marco"}),
+        ("Sostituisco Anna con Marco?", {"remove": "Anna", "new": "Marco"}),
+        ("要我把 a.txt 改名为 b.txt 吗？", {"old_name": "a.txt", "new_name": "b.txt"}),
+        ("هل أغير اسم الملف من a.txt إلى b.txt؟", {"old_name": "a.txt", "new_name": "b.txt"}),
+    ],
+)  # fmt: skip
+def test_what_an_offer_has_for_one_argument_is_not_covered_in_another(offer: str, args: Mapping[str, Any]) -> None:
+    assert unmeant(offer, args, tool="change_booking") == set()
+    exchanged = dict(zip(args, [*args.values()][::-1], strict=True))
+    assert unmeant(offer, exchanged, tool="change_booking") != set()
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "Shall I set the budget to 40 euros, it was 120 euros?", "Porto il budget a 40 euro (prima era 120 euro)?",
+        "要我把预算改成40欧元（原来是120欧元）吗？", "هل أغير السعر إلى 40 يورو (كان 120 يورو)؟",
+    ],
+)  # fmt: skip
+def test_the_price_that_was_is_not_covered(offer: str) -> None:
+    assert unmeant(offer, {"amount": 120}, tool="change_budget") == {"amount"}
+    assert unmeant(offer, {"amount": 40}, tool="change_budget") == set()
+
+
+@pytest.mark.parametrize(
+    ("before", "offer", "name"),
+    [
+        ("Anna gets 500 euros and Marco gets 300 euros.", "Shall I pay Anna?", "Anna"),
+        ("You owe:\n- INV-1: €500\n- INV-2: €300", "Shall I pay INV-1?", "INV-1"),
+        ("安娜500欧元，马可300欧元。", "要我付给安娜吗？", "安娜"),
+        ("لسارة 500 يورو ولماركو 300 يورو.", "هل أدفع لسارة؟", "سارة"),
+    ],
+)
+def test_the_amount_that_an_answer_has_for_another_is_not_covered(before: str, offer: str, name: str) -> None:
+    texts = [SeenText(offer, about=True), SeenText(f"{before}\n\n{offer}")]
+    schema: Mapping[str, Any] = {"properties": {"to": {}, "amount": {}}}
+    found = [set(Shown(texts, []).missing({"to": name, "amount": each}, schema)) for each in (500, 300)]
+    assert found == [set(), {"amount"}]
+
+
+def test_a_file_that_an_offer_of_another_file_does_not_name_is_not_covered() -> None:
+    before = "There are report.pdf and notes.txt."
+    assert unmeant("Shall I delete report.pdf?", {"path": "report.pdf", "also": "notes.txt"}, before) == {"also"}
+
+
+def test_an_id_behind_a_hash_is_of_its_kind() -> None:
+    before = "There are A-1044 and A-1045."
+    assert unmeant("Shall I cancel #A-1044?", {"order": "A-1045"}, before, tool="cancel_order") == {"order"}
+
+
+def test_one_of_two_that_an_or_joins_is_no_other() -> None:
+    before = "From the personal or business account?"
+    offer = "Shall I pay it from the business account?"
+    assert unmeant(offer, {"account": "personal"}, before, tool="pay") == {"account"}
+
+
+@pytest.mark.parametrize("offer", ["Shall I send Anna the link to Zoom?", "Shall I send Anna directions to Rome?"])
+def test_where_a_link_leads_is_nobody_who_gets_something(offer: str) -> None:
+    assert unmeant(offer, {"to": "Anna"}, tool="send_message") == set()
+
+
+@pytest.mark.parametrize(("text", "name"), [("要我付给安娜500欧元吗？", "安娜"), ("هل أدفع لسارة؟", "سارة")])
+def test_a_name_right_beside_a_number_or_behind_an_arabic_to_is_shown(text: str, name: str) -> None:
+    assert missing({"to": name}, text) == set()

@@ -99,9 +99,8 @@ def _shown_plan(calls: Sequence[HeldCall]) -> tuple[str | None, int]:
 
 
 async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, version: int) -> StoredPlan:
-    """Leaves all calls of a plan that was made of them to one yes of the user, or to the client's page. If others
-    decide on some calls, only those wait that the same people decide on; the rest follow later. Returns the plan as it
-    waits, at this version unless that has passed.
+    """Leaves all calls of a plan that was made of them to one yes, or to the page; if others decide on some, only those
+    that the same people decide on. Returns the plan as it waits, at this version unless that has passed.
     """
     moved, tools = stored.plan, turn.context.guard.tools()
     for step in stored.plan.steps:
@@ -127,9 +126,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
 
 
 async def offer_asking(connection: Connection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
-    """Makes a call that has asked for something the step that waits, in the transaction that ends the call. One that
-    asks beside it becomes a later step of that plan. Stores nothing if a plan is approved for a later turn.
-    """
+    """Makes a call that asks for something the step that waits, or a later one; none beside an approved plan."""
     step, asking = _step(turn, call), turn.asking
     if asking is not None:
         turn.asking = await store.swap(connection, asking, add_steps(asking.plan, [step]), tool_hash=asking.tool_hash)
@@ -227,9 +224,7 @@ def _distinct(held_calls: Sequence[HeldCall]) -> list[HeldCall]:
 
 
 def _goal(turn: TurnCalls) -> tuple[str, str]:
-    """Returns the goal in the user's words, and the id of the message that states it; after a button or a plain yes,
-    those of the plan or offer that it answered.
-    """
+    """Returns the goal in the user's words, and the id of the message that states it: of a yes, what it answered."""
     state, decided = turn.state, turn.state["decided_plan"]
     is_yes = state["acknowledgement"].verdict == "confirm"
     plan = decided.plan if decided else running_plan(state) if is_yes else None

@@ -65,9 +65,7 @@ def _agreement(answer: str | None, reply: str, read: Acknowledgement, made: set[
 
 
 async def _agreed_before(turn: TurnCalls) -> Agreement | None:
-    """Returns the yes to an offer of several calls if one of them was asked about since: `yes` to that takes back none
-    of the others. Returns None if the user has said anything else since, or picked some of what was asked.
-    """
+    """Returns the yes to an offer of several calls, of which one was asked about since and got no more than a yes."""
     context, plan = turn.context, running_plan(turn.state)
     if plan is None or turn.brought_by is not None or any(step.status == "skipped" for step in plan.steps):
         return None
@@ -144,7 +142,7 @@ def _texts(
 ) -> list[SeenText]:
     """Returns the texts that the user has read and written, those closest to the yes first."""
     offer, reply = offer_in(agreement.answer) or "", agreement.reply
-    of_reply, of_offer = (" ".join(one for one in sentences_of(text) if is_about(one, tool)) for text in (reply, offer))
+    of_reply, of_offer = ("\n".join(s for s in sentences_of(text) if is_about(s, tool)) for text in (reply, offer))
     # What is asked beside a yes names no value for it: `Yes, delete it. What does B say?` A model reads such a yes too.
     statements = " ".join(sentence for sentence in sentences_of(reply) if not parse_utterance(sentence).asks)
     seen = [SeenText(of_reply, by_user=True, about=True), SeenText(statements, by_user=True)]
@@ -245,9 +243,7 @@ async def runs_under_mandate(turn: TurnCalls, call: RequestedCall, tool: Tool, r
 
 
 async def proposed(turn: TurnCalls, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the mandate that the model proposes, with all that the user is to be shown. Raises ToolRetry if the
-    user's own message of this turn does not allow it, or lacks the values of its bounds.
-    """
+    """Returns what the user is shown of a proposal. Raises ToolRetry if a message does not allow it or its values."""
     context = turn.context
     messages = await context.transact(user_messages_of, context.turn.turn_id)
     if not any(gives_leave(said_by_user(each)) for each in messages):

@@ -75,9 +75,7 @@ class PlanRun:
 
 
 async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
-    """Runs steps until the plan waits or is over; a message of the user's between two of them ends it. Calls that the
-    user approved and an earlier failure kept from running may still be made in the turn, each once. Raises StalePlan.
-    """
+    """Runs steps until the plan waits, is over or the user writes; notes what a failure kept back. Raises StalePlan."""
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
     granted = _still_granted(run)

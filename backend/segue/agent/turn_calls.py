@@ -190,9 +190,7 @@ class TurnCalls:
         return [effect for call, noted in made if noted and (effect := domain.effect_of(call, noted))]
 
     async def ruling(self, call: RequestedCall, tool: Tool) -> Ruling:
-        """Returns what the operator's policy says of a call. It is asked once before a call runs, and not about one
-        that cannot run as it is, or that reads what the session and its user have.
-        """
+        """Returns what the operator's policy says of a call, once before it runs, but not of a read of the session."""
         settings = self.context.settings
         if settings.before_call is None or tool.spec.ephemeral or not accepts(tool, call.args):
             return "allow"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from segue.language.detect_language import ENGLISH, detect_language
 from segue.language.lexicon import UNKNOWN, Phrase, kinds_of
 from segue.language.utterance import sentences_of, words_of
-from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, without_dates
+from segue.language.written_values import CURRENCIES, dates_in, numbers_in, prices_in, times_in, told_of, without_dates
 from segue.plans.acknowledgement import LEXICON
 from segue.plans.asked_words import ACTIONS, AND, clauses_of, is_named, tool_words, unquoted
 from segue.plans.value_origins import MAX_LEAVES, leaves, open_keys, stands_in
@@ -33,6 +33,7 @@ MAX_TEXT_CHARS: Final = 8_000
 STEM: Final = 5  # letters of the name of a flag: `baggages` is `baggage`
 SHORTEST_DETAIL: Final = 3  # characters
 MOST_WORDS_OF_A_NAME: Final = 3
+NEAREST: Final = 5  # texts: what the reply and the offer say of the call, and both whole, with the answer
 MOST_TEXTS: Final = 20  # in which is looked for other names
 
 _JOINERS: Final = re.compile(r"[-_‐‑]")
@@ -43,7 +44,9 @@ _TOP_LEVEL: Final = re.compile(r"\w+(?:\[\d+\])?")
 _INDEX: Final = re.compile(r"\[\d+\]")
 _TOKEN: Final = re.compile(r"[^\s,;:()\[\]{}<>\"'`*«»“”，。；：！？、؟،؛]+")
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
-_ID: Final = re.compile(r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w-]+(\.[A-Za-z]\w{0,7})")
+_ID: Final = re.compile(
+    r"([A-Za-z]{1,12}[-_#])\w*\d\w*|[^@]+(@)[^@]+|[\w.-]+(\.)(?!(?:com|org|net|io)$)[A-Za-z]\w{0,7}"
+)
 _CODE: Final = re.compile(r"(?=\w*\d)[A-Z0-9]{5,}|\d{4,}")
 _NAMES: Final = re.compile(r"[^\W\d]\w*")
 _NOES: Final = frozenset({"no", "negator", "0", "none", "without"})
@@ -52,9 +55,7 @@ _FLAGS: Final = frozenset({"yes", "no", "true", "false"})
 
 @dataclass(frozen=True)
 class SeenText:
-    """A text that the user has written or read, or what of it is `about` the call's own action, and what it keeps from
-    that action: `left_out`. A word or a number within a longer quotation is not shown by it.
-    """
+    """A text that the user has written or read, or what is `about` the call's action; `left_out` is kept from it."""
 
     text: str
     by_user: bool = False
@@ -69,8 +70,10 @@ class SeenText:
     money = cached_property(lambda self: {amount for amount, _ in self.prices})
     currencies = cached_property(lambda self: {code for _, code in self.prices})
     words = cached_property(lambda self: _words(self.own))
+    lists = cached_property(lambda self: ACTIONS.now.get(detect_language(self.own), ACTIONS.now[ENGLISH]))
     clauses = cached_property(lambda self: [SeenText(each) for each in clauses_of(self.own)])
     without = cached_property(lambda self: SeenText(self.left_out))
+    sides = cached_property(lambda self: [*map(self.lists.sides, sentences_of(self.own))])
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -81,12 +84,12 @@ class SeenText:
 
     @cached_property
     def receivers(self) -> frozenset[str]:
-        """The words, folded, of the names right behind a `to`, and of those joined to them."""
-        lists = ACTIONS.now.get(detect_language(self.own), ACTIONS.now[ENGLISH])
-        found, is_open = set[str](), False
+        """The words, folded, of the names behind a `to`, of `the link to Zoom` none, and of those joined to them."""
+        found, is_open, lists = set[str](), False, self.lists
         for at, word in enumerate(self.words):
             is_name = (word in self.names or not word.islower()) and _is_strange(word, self.own)
-            is_open = "to" in lists.cues_at(self.words, at) or (is_open and (is_name or word in lists.joins))
+            is_to = "to" in lists.cues_at(self.words, at) and not (at and "leads" in lists.cues_at(self.words, at - 1))
+            is_open = is_to or (is_open and (is_name or word in lists.joins))
             found.update({word} if is_open and is_name else ())
         return frozenset(found)
 
@@ -94,7 +97,7 @@ class SeenText:
     def ids(self) -> Mapping[str, frozenset[str]]:
         """The words that look like an id or an address, by their form."""
         found: dict[str, set[str]] = defaultdict(set)
-        for token in (each.rstrip(".!?") for each in _TOKEN.findall(self.own)):
+        for token in (each.rstrip(".!?").lstrip("#") for each in _TOKEN.findall(self.own)):
             if form := _form(token):
                 found[form].add(token)
         return {form: frozenset(tokens) for form, tokens in found.items()}
@@ -185,6 +188,7 @@ class Shown:
     def __init__(self, texts: Sequence[SeenText], results: Sequence[Any], quoted: Sequence[str] = ()) -> None:
         self._texts = texts
         self._replies = [*takewhile(lambda each: each.by_user, texts)]
+        self._offers = [each for each in texts[:NEAREST] if not each.by_user]
         self._offer = next((each for each in texts if each.about and not each.by_user), SeenText(""))
         found = (record for number, result in enumerate(results) for record in _records(result, number))
         self._from_tools = frozenset(str(leaf) for result in results for _, leaf in islice(leaves(result), MAX_LEAVES))
@@ -248,9 +252,7 @@ class Shown:
         return is_from_others and not any(each.by_user and self._shows(each, value) for each in self._texts)
 
     def _is_flag_meant(self, path: str, value: object, call: _Values) -> bool:
-        """Returns whether the nearest sentence that has the name of a flag says yes or no as the flag does. If none has
-        it, its default is meant, but no 0 beside an offer of another number, which may be of this.
-        """
+        """Returns whether the nearest sentence with a flag's name says so, or none has it and it is the default."""
         # A name without letters that `tool_words` knows is one word, and a number is none.
         words = [word for name in _NAMES.findall(path)[-1:] for word in tool_words(name) or (name.casefold(),)]
         is_yes = str(value).lower() not in ("no", "false", "0")
@@ -276,19 +278,34 @@ class Shown:
         return False
 
     def _mixed(self, values: Mapping[str, Any], call: _Values) -> set[str]:
-        """Returns the paths of values that an offer has for another: `500` of `500 to Anna and 300 to Marco`."""
-        clauses = self._offer.clauses
-        top = {path: value for path, value in values.items() if _TOP_LEVEL.fullmatch(path) and len(clauses) > 1}
-        shown = {path: {each for each in clauses if self._shows(each, value)} for path, value in top.items()}
-        lacking = ((each, value) for path, value in top.items() for each in {*clauses} - shown[path])
-        of_another = {
-            each
-            for each, value in lacking
-            if each.ids_like(value) - call.values or self._names_another(each, value, call)
-        }
-        misdirected = {path for path, value in values.items() if self._is_for_others(path, str(value), call)}
-        mixed = {path for path, found in shown.items() if found and found <= of_another}
-        return misdirected | self._beyond(values, call) | mixed
+        """Returns the paths of values that an offer has for another, or for another argument."""
+        checks = (self._is_of_another, self._is_told_otherwise, self._is_for_others)
+        mixed = {path for path, value in values.items() if any(check(path, value, call) for check in checks)}
+        return mixed | self._beyond(values, call)
+
+    def _is_of_another(self, path: str, value: object, call: _Values) -> bool:
+        """Returns whether an answer has a value for another: 300 of `Anna gets 500, Marco 300. Shall I pay Anna?`"""
+        others = [each for each in call.values - {str(value)} if self._shows(self._offer, each)]
+        clauses = chain.from_iterable(each.clauses for each in self._offers)
+        beside = [clause for clause in clauses if any(self._shows(clause, other) for other in others)]
+        if not _TOP_LEVEL.fullmatch(path) or any(self._shows(clause, value) for clause in beside):
+            return False
+        return any(each.ids_like(value) - call.values or self._names_another(each, value, call) for each in beside)
+
+    def _is_told_otherwise(self, path: str, value: object, call: _Values) -> bool:
+        """Returns whether an offer has another number, day or side for this argument: `2 people and 3 nights`."""
+        name = " ".join(tool_words(_INDEX.sub("", path).rpartition(".")[2]))
+        is_old, is_new = (is_named(name, kind) for kind in ("olds", "news"))
+        for text in self._offers:
+            told = [SeenText(each) for each in told_of(name, text.own) if any(map(str.isdigit, str(value)))]
+            if any(each.like(value) or each.ids_like(value) for each in told):
+                return not any(self._names(each, value, call) for each in told)
+            for old, new in filter(any, text.sides if is_old or is_new else ()):
+                own, other = (
+                    self._names(SeenText(each), value, call) for each in ((old, new) if is_old else (new, old))
+                )
+                return other and not own
+        return False
 
     def _beyond(self, values: Mapping[str, Any], call: _Values) -> set[str]:
         """Returns the paths of what a list, or those who get something, have more than an offer that names some."""
@@ -304,9 +321,9 @@ class Shown:
     def _names(self, text: SeenText, value: object, call: _Values) -> bool:
         return self._shows(text, value) or self._is_described(str(value), call, text)
 
-    def _is_for_others(self, path: str, value: str, call: _Values) -> bool:
+    def _is_for_others(self, path: str, found: object, call: _Values) -> bool:
         """Returns whether an offer names those who get something, others than the one whom a call gives it to."""
-        offer = self._offer
+        offer, value = self._offer, str(found)
         if not is_named(path, "receivers") or not offer.receivers:
             return False
         details = chain.from_iterable(record.details for record, _ in self._holders.get(value, ()))
@@ -326,16 +343,16 @@ class Shown:
 
     @cached_property
     def _joined(self) -> list[tuple[str, str]]:
-        """The pairs of words that an `and` joins, in either order: they name things of one kind."""
-        threes = (zip(each.words, each.words[1:], each.words[2:], strict=False) for each in self._texts[:MOST_TEXTS])
-        joins = frozenset(chain.from_iterable(each.joins for each in ACTIONS.now.values()))
-        pairs = [(one, other) for one, join, other in chain.from_iterable(threes) if join in joins]
+        """The pairs of words that an `and` or an `or` joins, in either order: they name things of one kind."""
+        texts = ((each.lists, each.words) for each in self._texts[:MOST_TEXTS])
+        threes = ((lists, *three) for lists, words in texts for three in zip(words, words[1:], words[2:], strict=False))
+        pairs = [
+            (one, other) for lists, one, join, other in threes if join in lists.joins or lists.has_cue(join, "either")
+        ]
         return [*pairs, *(pair[::-1] for pair in pairs)]
 
     def _is_amount_meant(self, path: str, value: float, call: _Values) -> bool:
-        """Returns whether the nearest text with amounts of money has this one, and no reply another in its place. What
-        is counted is no money: `quantity` is 2 in `2 pizzas for 30 euros`.
-        """
+        """Returns whether the nearest text with amounts has this one: 2 of `2 pizzas for 30 euros` is no price."""
         if any(value not in each.numbers and self._names_another(each, value, call) for each in self._replies):
             return False
         if is_named(path, "counts"):
@@ -358,7 +375,8 @@ class Shown:
         for each in self._texts:
             if self._shows(each, value):
                 return True
-            known = {value} if each.about else of_other_kinds | {value}
+            own = call.values if each.by_user else {value}
+            known = own if each.about else of_other_kinds | own
             if each.ids_like(value) - known or self._names_another(each, value, call):
                 return False
             if any(self._shows(each, other) for other in others):

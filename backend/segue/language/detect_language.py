@@ -45,9 +45,7 @@ _UNSEEN_COUNT: Final = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clues:
-    """What a word and a letter count for each of their languages; how likely a pair of letters is in each of
-    `languages`, as logarithms, and one that their words do not have.
-    """
+    """What a word and a letter count for each of their languages; the logarithms for a pair of letters in each."""
 
     words: Mapping[str, Mapping[str, float]]
     letters: Mapping[str, Mapping[str, float]]

@@ -219,9 +219,7 @@ def _with_length(length: int, longest_first: tuple[int, ...]) -> tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicon:
-    """`phrases`, made when a language is heard, find kinds, and `speakers` the languages of a word; `stretchable` has
-    words by their squeezed form.
-    """
+    """`phrases` find kinds, `speakers` the languages of a word; `stretchable` has words by their squeezed form."""
 
     phrases: Mapping[str, Callable[[], PhraseMatcher[str]]]
     speakers: Mapping[str, tuple[str, ...]]

@@ -166,9 +166,7 @@ def _ends(text: str, longest: int) -> tuple[str, str]:
 
 
 def quoted(text: str) -> Iterator[str]:
-    """Yields the lines of a text, each behind a mark that no text can write at the beginning of a line. One that is
-    over WIDTH is cut, at the end of a word if there is one.
-    """
+    """Yields the lines of a text behind a mark that no text can write there, those over WIDTH in parts."""
     for line in text.split("\n"):
         shown = visible(line)
         shown = f"{shown[:-1]}‹U+0020›" if shown.endswith(" ") else shown

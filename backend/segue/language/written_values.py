@@ -128,9 +128,7 @@ def numbers_in(text: str) -> set[float]:
 
 
 def with_plain_prices(text: str, shown: frozenset[str]) -> str:
-    """Returns the text with each price that is among the names `shown`, if any is, as a number alone, and ⇄, which is
-    a change in every language, behind one that is not. A currency is another only if they have one.
-    """
+    """Returns the text with prices that `shown` has as numbers alone, and ⇄, a change, behind others."""
     signs = shown & SIGNS
 
     def plain(price: re.Match[str]) -> str:
@@ -139,6 +137,16 @@ def with_plain_prices(text: str, shown: frozenset[str]) -> str:
         return next((f" {each} {'' if is_meant and f'${each}' in shown else '⇄'} " for each in said), price[0])
 
     return _MONEY.sub(plain, text.translate(_ARABIC_SIGNS)) if any(each.startswith("$") for each in shown) else text
+
+
+def told_of(name: str, text: str) -> list[str]:
+    """Returns what a text says of an argument: `13 May` in a line `Check-out: 13 May`, 2 of `2 people`."""
+    forms = next((forms for names, forms in _FORMS["named"].items() if re.fullmatch(names, name)), "")
+    said = forms or re.escape(name).replace(r"\ ", "[ -]")
+    label = rf"(?im)^[^\w\n]{{0,9}}(?:{said})[* ]*[:：][^\w\n]{{0,9}}(\w.*)"
+    counted = rf"|(?<![\w.,/-])(\d+)\s?(?:[^\W\d]{{1,20}}[ -]){{0,2}}(?:{said})(?!{_LETTER})"
+    found = re.finditer(label + (counted if forms or name.endswith("s") else ""), text)
+    return [each[each.lastindex or 0] for each in found]
 
 
 def prices_in(text: str) -> set[tuple[float, str]]:
