@@ -18,7 +18,7 @@ from segue.api.deps import Caller, FileId, Parts, Services, SessionId, UploadRou
 from segue.api.problems import OF_FILES, problems
 from segue.api.schemas import BINARY, Page, Paged, Responses, row_position
 from segue.domain.errors import AppError, InvalidRequest, app_error
-from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, Attached, Attachment
+from segue.domain.session import LEFT_OUT, MAX_ATTACHMENTS, NO_WORDS, Attached, Attachment
 from segue.log import log
 from segue.memory import short_term
 from segue.memory.history import replace_result
@@ -109,6 +109,12 @@ class SentFile:
 
 def is_file(part: object) -> bool:
     return isinstance(part, dict) and isinstance(kind := part.get("type"), str) and kind in _KINDS
+
+
+def words_of(text: str, content: object) -> str:
+    """Returns what the user says in a message with this text, perhaps only files. Empty if it has neither."""
+    only_files = isinstance(content, list) and any(map(is_file, content))
+    return text.strip() or (NO_WORDS if only_files else "")
 
 
 async def sent_files(content: object) -> tuple[SentFile, ...]:

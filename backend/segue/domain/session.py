@@ -30,6 +30,7 @@ READ_ATTACHMENT: Final = "read_attachment"  # the tool that a file's text is the
 MAKE_IMAGE: Final = "make_image"  # the same of an image that a model has made
 MAX_ATTACHMENTS: Final = 10  # of a message
 LEFT_OUT: Final = "[…]"
+NO_WORDS: Final = "📎"  # what the user says in a message that has only files
 LONGEST_MESSAGE: Final = 100_000  # characters, whatever MAX_MESSAGE_CHARS is
 SHOWN_BYTES: Final = 4000  # of the text of each, in the turn that it comes with
 MAX_CONTENT_CHARS = 500

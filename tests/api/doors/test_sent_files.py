@@ -13,12 +13,14 @@ from starlette.requests import Request
 from segue.agent.prompts import TEXTS
 from segue.api.doors.openai_request import MAX_SOURCES, unwrapped
 from segue.config import Settings
+from segue.domain.session import NO_WORDS
 from segue.tools.attachment_texts import PPTX
 from tests.support.files import PNG, pptx, shape
 from tests.support.plans import deletion, planned, reads
 from tests.support.provider import Provider, fence_after, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
+from tests.support.uploads import uploaded
 
 PICTURE = b64encode(PNG).decode()
 URL = f"data:image/png;base64,{PICTURE}"
@@ -103,6 +105,78 @@ async def test_a_file_in_a_message_is_stored_once_and_shown_to_the_model(client:
     next_message = {**body, "messages": [{**body["messages"][0], "id": "m2"}]}
     assert "Again." in (await client.http.post(path, json=next_message)).text
     assert (await client.get(f"/sessions/{session}/attachments"))["items"] == stored
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": URL}}
+PICTURES = {
+    "/v1/chat/completions": {"model": "segue", "messages": [{"role": "user", "content": [IMAGE]}]},
+    "/v1/responses": {
+        "model": "segue",
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": URL}, text("input_text") | {"text": " "}]}
+        ],
+    },
+    "/agui": run()[1] | {"messages": [{"id": "m1", "role": "user", "content": [source(PICTURE)]}]},
+    "/api/chat": {
+        "id": "page",
+        "messages": [{"id": "m1", "role": "user", "parts": [{"type": "file", "mediaType": "image/png", "url": URL}]}],
+    },
+    "/threads/pictures/runs/wait": {
+        "assistant_id": "segue",
+        "input": {"messages": [{"type": "human", "content": [IMAGE]}]},
+    },
+}
+
+
+@pytest.mark.parametrize("path", PICTURES)
+async def test_a_picture_without_words_is_a_message_at_every_door(
+    client: Client, provider: Provider, path: str
+) -> None:
+    if path.startswith("/threads"):
+        await client.http.post("/threads", json={"thread_id": "pictures"})
+    provider.will(says("A cat."))
+    answer = await client.http.post(path, json=PICTURES[path])
+    assert (answer.status_code, "cat." in answer.text) == (200, True), answer.text
+    [said, *_, shown] = await client.messages(answer.headers["x-session-id"])
+    assert (said["content"], len(said["metadata"]["attachments"]), shown["content"]) == (NO_WORDS, 1, "A cat.")
+    assert provider.messages(role="user")[-1]["content"]
+
+
+async def test_a_conversation_that_began_with_a_picture_without_words_is_found_again(
+    client: Client, provider: Provider
+) -> None:
+    provider.will(says("A cat."), says("It is grey."), says("A dog."))
+    said: list[dict[str, Any]] = [{"role": "user", "content": [IMAGE]}]
+    sessions = []
+    for words in ("Which color?", None):
+        answer = await client.http.post("/v1/chat/completions", json={"model": "segue", "messages": said})
+        sessions.append(answer.headers["x-session-id"])
+        said.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
+        said.append({"role": "user", "content": words or [IMAGE]})
+    answer = await client.http.post("/v1/chat/completions", json={"model": "segue", "messages": said})
+    assert [*sessions, answer.headers["x-session-id"]] == [sessions[0]] * 3
+    assert [each["content"] for each in await client.messages(sessions[0]) if each["role"] == "user"] == [
+        NO_WORDS,
+        "Which color?",
+        NO_WORDS,
+    ]
+
+
+async def test_a_message_of_the_api_and_an_edited_one_may_have_only_files(client: Client, provider: Provider) -> None:
+    provider.will(says("A cat."), says("A cat."), says("Still a cat."))
+    session = await client.new_session()
+    file = await uploaded(client, session, PNG)
+    asked = await client.send(session, "", attachments=[file])
+    again = await client.http.post(f"/sessions/{session}/chat", json={"attachments": [file]})
+    [said, *_] = await client.messages(session)
+    edited = await client.http.post(
+        f"/sessions/{session}/messages/{said['id']}/edit", json={"message": " ", "attachments": [file]}
+    )
+    assert [each.status_code for each in (asked, again, edited)] == [200] * 3
+    [said, *_] = await client.messages(session)
+    assert (said["content"], said["metadata"]["attachments"][0]["id"]) == (NO_WORDS, file)
+    for empty in ({"message": ""}, {"message": "", "attachments": []}, {"message": 1, "attachments": [file]}):
+        assert (await client.http.post(f"/sessions/{session}/chat", json=empty)).status_code == 422
 
 
 REMOTE = "https://pictures.example/1.png"

@@ -10,7 +10,7 @@ from fastapi import Depends
 from pydantic import Field
 from structlog.contextvars import bind_contextvars
 
-from segue.api.attachments import SentFile, is_file, with_files
+from segue.api.attachments import SentFile, is_file, with_files, words_of
 from segue.api.chat import Client, ClientRequest
 from segue.api.deps import IdentityDep, Services
 from segue.api.schemas import Json
@@ -152,9 +152,10 @@ def plan_asked(interrupt: str) -> tuple[str, int] | None:
 
 def text_of(content: object) -> str:
     """Returns the words of a message. Raises AppError `invalid_request`, `parts_unsupported`."""
+    text = content
     if isinstance(content, list):
-        content = "\n".join(_text_of_part(part) for part in content if not is_file(part))
-    if not isinstance(content, str) or not (text := content.strip()):
+        text = "\n".join(_text_of_part(part) for part in content if not is_file(part))
+    if not isinstance(text, str) or not (text := words_of(text, content)):
         raise InvalidRequest("The user's newest message has no text.")
     return text
 

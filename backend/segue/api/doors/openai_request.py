@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 
-from segue.api.attachments import SentFile, is_file, sent_files
+from segue.api.attachments import SentFile, is_file, sent_files, words_of
 from segue.api.chat import Client
 from segue.api.doors.client_turns import MESSAGE_ID_HEADER, RETRY_HEADER, SentMessage
 from segue.api.doors.every_door import agent_of, agents_of, find_session
@@ -161,12 +161,12 @@ async def message_of(http: Request, messages: Sequence[Json], body: Json) -> Sen
         raise InvalidRequest("The last message has to be the user's: an answer is not continued, and tools run here.")
     content = spoken[-1].get("content")
     text, sources = _said(http, content, is_new=True)
-    if not text.strip():
+    if not text:
         raise InvalidRequest("The last message has no text.")
     client_id, after = conversation_of(http, body)
     retries = http.headers.get(RETRY_HEADER, "")
     return SentMessage(
-        text=text.strip(),
+        text=text,
         files=(*await sent_files(content), *sources),
         count=sum(message["role"] == "user" for message in spoken),
         earlier=lambda: [_said_earlier(http, each) for each in spoken[:-1]],
@@ -278,7 +278,8 @@ def _text(content: object) -> str:
 def _said(http: Request, content: object, *, is_new: bool = False) -> tuple[str, Sequence[SentFile]]:
     """Returns the words of a message and its sources. Each part of its text may be wrapped."""
     parts = [unwrapped(http, text) for text in _texts_in(content, is_new=is_new)]
-    return "\n".join(words for words, _ in parts if words), next((found for _, found in parts if found), ())
+    text = words_of("\n".join(words for words, _ in parts if words), content)
+    return text, next((found for _, found in parts if found), ())
 
 
 def _said_earlier(http: Request, message: Json) -> Said:
