@@ -137,6 +137,24 @@ async def test_a_page_regenerates_from_a_message_of_the_users(client: Client, pr
     assert [each["content"] for each in await client.messages(session)] == ["first", "One again."]
 
 
+@pytest.mark.parametrize("named", [{}, {"messageId": "u2"}])
+async def test_a_message_that_was_refused_and_is_asked_again_is_said_and_the_one_before_it_is_not_run_again(
+    settings: Settings, provider: Provider, named: dict[str, str]
+) -> None:
+    async with running(settings.model_copy(update={"limit_turns_per_minute": 1})) as client:
+        provider.will(*map(says, ("It is booked.", "Not yet.", "The taxi is cancelled.")))
+        begun = await chunks(client, said("Book the table", made="u1"))
+        asked = said("Book the table", made="u1"), said("It is booked.", made=begun[0]["messageId"], role="assistant")
+        both = [*asked, said("Cancel the taxi", made="u2")]
+        assert (await client.http.post("/api/chat", json={"id": CHAT, "messages": both})).status_code == 429
+    async with running(settings) as client:
+        for _ in range(2):  # the second time its answer is made anew
+            await chunks(client, *both, trigger="regenerate-message", **named)
+        session = (await client.get("/sessions"))["items"][0]["id"]
+        texts_now = [each["content"] for each in await client.messages(session)]
+    assert texts_now == ["Book the table", "It is booked.", "Cancel the taxi", "The taxi is cancelled."]
+
+
 async def test_what_is_edited_while_a_plan_waits_is_answered_without_the_plan(
     shelved: Client, provider: Provider, shelf: Shelf
 ) -> None:

@@ -199,7 +199,7 @@ async def ui_chat(body: UiChat, client: Client) -> Response:
     decided, text, files = _decided_in(message), "", tuple[SentFile, ...]()
     if decided is None and message.get("role") != "user":
         raise every_door.nothing_new()
-    if decided is None and body.trigger == "submit-message":
+    if decided is None:
         text, files = every_door.text_of(message.get("parts")), await sent_files(message.get("parts"))
     session = await session_of_client(client, body.id, agent=body.agent)
     if decided is not None:
@@ -213,6 +213,8 @@ async def ui_chat(body: UiChat, client: Client) -> Response:
             return Response(chunks, headers=UI_STREAM, media_type="text/event-stream")
         return _stream(client, session, turn, decided)
     instead_of = await _instead_of(client, session.id, body)
+    if instead_of is not None and body.trigger == "regenerate-message":
+        text, files = "", ()  # as it was said
     fingerprint = (text, *(file.digest for file in files), *TurnOptions(model=body.model).fingerprint)
     known = once(client.idempotency_key or (_key(message, *fingerprint) if instead_of is None else None), *fingerprint)
     request = ChatRequest(text, once=known, stream=True, instead_of=instead_of, options=options)
@@ -397,19 +399,20 @@ def _key(message: Json, *fingerprint: str | int) -> str | None:
 
 
 async def _instead_of(client: Client, session_id: str, body: UiChat) -> str | None:
-    """Returns the stored message that is edited, or whose answer is made anew; None for a new one. A client calls a
-    message of the assistant by its turn, and one of the user's as it likes: what is edited is what came after the
-    answer before it. One that has read the history from the API has the ids of that.
+    """Returns the stored message that is edited, or whose answer is made anew; None for a new one, which a message is
+    too that is asked again since it was refused. A client calls a message of the assistant by its turn, and one of the
+    user's as it likes: what is edited is what came after the answer before it. One that has read the history from the
+    API has the ids of that.
     """
     if body.message_id is not None and is_id("msg", body.message_id):
         return body.message_id
     if body.trigger == "submit-message" and body.message_id is None:
         return None
     async with client.services.database.read_only() as connection:
-        turn_id = body.message_id
+        turn_id, shown = body.message_id, [each.get("id") for each in body.messages]
         if turn_id is None:
             last = await last_in_history(connection, session_id)
-            turn_id = last.id if last else None
+            turn_id = last.id if last and last.id not in shown else None
         elif body.trigger == "submit-message" or not is_id("turn", turn_id):
             # The last of the assistant's that this service wrote: a greeting of the page's is none.
             ids = (str(each.get("id")) for each in reversed(body.messages[:-1]) if each.get("role") == "assistant")
@@ -417,10 +420,11 @@ async def _instead_of(client: Client, session_id: str, body: UiChat) -> str | No
             if before is not None and is_id("msg", before):
                 before = (await get_message(connection, client.caller, session_id, before)).turn_id
             turn_id = await turn_after(connection, session_id, before)
-            shown = [each.get("id") for each in body.messages]
             while turn_id is not None and turn_id not in shown and await _is_decision(connection, turn_id):
                 turn_id = await turn_after(connection, session_id, turn_id)  # which goes on in the message before
-        messages = await user_messages_of(connection, turn_id) if turn_id is not None else []
+        if turn_id is None:
+            return None
+        messages = await user_messages_of(connection, turn_id)
         is_of_page = bool(messages) and messages[0].content == PAGE_MESSAGE
         plan = await plan_of_turn(connection, messages[0].turn_id, session_id) if is_of_page else None
     if not messages:
