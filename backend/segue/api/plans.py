@@ -28,7 +28,6 @@ approvals_router = router_of("plans", "/approvals")
 mandates_router = router_of("mandates", "/mandates")
 grants_router = router_of("mandates", "/sessions/{session_id}/grants")
 
-OF_MANDATES = ("unknown_tool", "unknown_agent", "session_not_found", "idempotency_key_reused")
 OF_APPROVALS = ("approval_not_found", "not_yours_to_decide", *OF_DECISIONS)
 _POSITION, _MANDATE_POSITION = schemas.id_position("plan"), schemas.row_position("man")
 WhichApprovals = Annotated[
@@ -127,7 +126,7 @@ async def list_mandates(services: Parts, caller: Caller, origin: OriginDep, pagi
     return paging.page_of_placed([(mandates.shown(row, tools, now=now), (row.seq, row.id)) for row in found])
 
 
-@mandates_router.post("", status_code=201, responses=problems(*OF_MANDATES))
+@mandates_router.post("", status_code=201, responses=problems("unknown_tool", "unknown_agent", "session_not_found"))
 async def give_mandate(body: NewMandate, client: Client) -> Mandate:
     """Gives a mandate: lets a tool, as now defined, run unasked within bounds. A call beyond the bounds still asks."""
     services, caller, origin = client.services, client.caller, client.origin

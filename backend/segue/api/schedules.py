@@ -1,6 +1,5 @@
 """Routes to schedules and triggers. A trigger's address needs no key, because its events are signed."""
 
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -127,17 +126,14 @@ async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, servic
     if "time_zone" in body.model_fields_set:
         changes["time_zone"] = await services.read(_zone_of, services, caller, body, row.session_id)
     while True:
-        rule, first = _changed_rule(row, changes), None
-        if rule is not None:  # before the transaction, since it may take a second
-            first = await schedules.check_rule(rule, services.settings, now=services.clock())
+        if "retries" in changes and row.tries_left is not None:
+            changes["tries_left"] = max(0, row.tries_left + changes["retries"] - row.retries)
+        columns = changes | await _moved(services, row, changes)
         async with services.database.transaction() as connection:
-            row = await schedules.find_schedule(connection, caller, schedule_id, locks=True)
-            if _changed_rule(row, changes) != rule:
+            seen, row = row, await schedules.find_schedule(connection, caller, schedule_id, locks=True)
+            if row != seen:
                 continue
             _check_overlap(changes.get("overlap", row.overlap), new_session=row.session_id is None)
-            if "retries" in changes and row.tries_left is not None:
-                changes["tries_left"] = max(0, row.tries_left + changes["retries"] - row.retries)
-            columns = changes | _moved(row, changes, first)
             if row.status == "ended" and "status" in columns:
                 await schedules.check_another(connection, caller, limit=services.settings.schedules_per_user)
             if columns:
@@ -154,11 +150,9 @@ async def delete_schedule(schedule_id: ScheduleId, services: Parts, caller: Call
 @router.post("/{schedule_id}/run", status_code=202, responses=problems("too_many_queued"))
 async def run_schedule(schedule_id: ScheduleId, client: Client) -> AcceptedTurn:
     """Runs a schedule now. It does not change when the schedule is due next."""
-    services, which = client.services, (client.caller, schedule_id, client.idempotency_key)
-    if (known := await services.read(schedules.run_before, *which)) is None:  # before the limits
-        begin = partial(schedules.begin_now, of=which, now=services.clock())
-        known = await services.turns.begin(client.caller, "", begin)
-    return accepted(client.http, known)
+    services, of = client.services, (client.caller, schedule_id, client.idempotency_key)
+    begin = partial(schedules.begin_now, *of, now=services.clock())
+    return accepted(client.http, await services.turns.begin(client.caller, "", begin))
 
 
 def check_place(services: Services, caller: str, place: InSession, message: str, origin: Origin) -> None:
@@ -181,18 +175,15 @@ async def _zone_of(connection: Connection, services: Services, caller: str, when
     return when.time_zone or services.settings.time_zone
 
 
-def _changed_rule(row: Any, changes: dict[str, Any]) -> Rule | None:
-    """Returns the rule with the changes, None if they leave it and do not resume what is paused or has ended."""
-    resumes = changes.get("status") == "active" and row.status != "active"
-    if not (resumes or changes.keys() & {*KINDS, "time_zone", "until"}):
-        return None
-    return Rule(**{name: changes.get(name, getattr(row, name)) for name in Rule.__slots__})
-
-
-def _moved(row: Any, changes: dict[str, Any], first: datetime | None) -> dict[str, Any]:
-    """Returns the columns of when it is due. `first` is the first time of a changed rule."""
-    status = changes.get("status", "active" if row.status == "ended" and first else row.status)
-    if status != "active" or first is None:
+async def _moved(services: Services, row: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the columns of when it is due, as far as the changes change them. Raises what `check_rule` raises."""
+    of_rule = changes.keys() & {*KINDS, "time_zone", "until"}
+    status = changes.get("status", "active" if row.status == "ended" and of_rule else row.status)
+    is_moved = status == "active" and (of_rule or row.status != status)
+    if of_rule or is_moved:
+        known = {name: changes.get(name, getattr(row, name)) for name in Rule.__slots__}
+        first = await schedules.check_rule(Rule(**known), services.settings, now=services.clock())
+    if not is_moved:
         return {} if status == row.status else {"status": status, **dict.fromkeys(("next_at", "look_at", "tries_left"))}
     # When its last turn is looked at, which may have to be run again.
     again = row.look_at if row.tries_left is not None else None

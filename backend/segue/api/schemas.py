@@ -107,8 +107,8 @@ class EditedMessage(Answerer):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _without_words(cls, given: Any) -> Any:
-        lacks_words = isinstance(given, dict) and given.get("attachments") and not str(given.get("message", "")).strip()
-        return {**given, "message": NO_WORDS} if lacks_words else given
+        has_files = isinstance(given, dict) and given.get("attachments")
+        return {**given, "message": NO_WORDS} if has_files and not str(given.get("message", "")).strip() else given
 
 
 class ChatBody(EditedMessage):

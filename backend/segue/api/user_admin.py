@@ -46,7 +46,6 @@ router = router_of("ops", "/ops/users", _UserRoute)
 
 EXPORT = {**AS_LINES, **problems("forbidden", "user_not_found")}
 REFUSED = problems("forbidden", "no_api_keys")
-REFUSED_TO_MAKE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_made")
 REFUSED_TO_ROTATE = problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_rotated")
 _KEY_POSITION = id_position("key")
 _OF_KEY = ("id", "name", "scopes", "groups", "roles", "created_at", "last_used_at", "expires_at", "revoked_at")
@@ -98,7 +97,7 @@ async def list_api_keys(services: Parts, _: KeysDep, paging: Paged, *, user: OfU
     return paging.page([_shown_key(key, services.clock()) for key in found], lambda key: key.id)
 
 
-@keys_router.post("", status_code=201, responses=REFUSED_TO_MAKE)
+@keys_router.post("", status_code=201, responses=problems("forbidden", "no_api_keys", "beyond_own_scopes", "key_made"))
 async def create_api_key(body: KeyToMake, client: Client, _: KeysDep, ops: Ops) -> OpsNewKey:
     """Creates an API key, and shows its secret this once. The key can have only scopes that the caller has. One for
     another user, which reads what that user said, also needs `ops:content`. Needs the scope `ops`, and AUTH=api_key.

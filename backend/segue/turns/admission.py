@@ -87,7 +87,7 @@ class Limiter:
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
-        except (AppError, KeyTaken) as refused:
+        except AppError as refused:
             # Where storage was lost it may have been accepted. A place of none lapses.
             if again is None and not isinstance(refused, StorageUnavailable):
                 await self.release(user, turn_id)

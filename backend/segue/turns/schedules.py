@@ -34,7 +34,7 @@ from segue.events import outbox, user_feed
 from segue.events.event_log import EventLog
 from segue.log import log
 from segue.memory.session_store import check_session, create_session, find_named, lock_session, name_session
-from segue.turns.admission import MAX_QUEUED, Admitted, KeyTaken, accepted_before, begin_turn, retry
+from segue.turns.admission import MAX_QUEUED, Admitted, accepted_before, begin_turn, retry
 from segue.turns.chat_request import ChatRequest, Once, Origin
 from segue.turns.queries import groups_of_last
 from segue.turns.turn_service import TurnService
@@ -292,14 +292,16 @@ async def begun_before(connection: Connection, row: Row[Any], once: Once) -> Adm
 async def begin_unattended(
     connection: Connection, row: Any, once: Once, turn_id: str, note: str, *, time_zone: str, now: datetime
 ) -> Admitted:
-    """Stores the message of a schedule or trigger as a turn, in which a yes is none. A new session is one too, since it
-    has the key as its name. Raises NotFound, KeyTaken, `too_many_queued`.
+    """Stores the message of a locked schedule or trigger as a turn, in which a yes is none; or returns the turn of its
+    key, by which a new session is found too. Raises NotFound, `too_many_queued`, `idempotency_key_reused`.
     """
+    if (known := await begun_before(connection, row, once)) is not None:
+        return known
     new: dict[str, Any] = {"title": None, "metadata": {}, "agent": row.agent, "time_zone": time_zone, "now": now}
     made = await create_session(connection, row.owner, **new) if row.session_id is None else None
     session_id = row.session_id if made is None else made.id
-    if made is not None and not await name_session(connection, row.owner, once.key, session_id):
-        raise KeyTaken
+    if made is not None:
+        await name_session(connection, row.owner, once.key, session_id)
     await lock_session(connection, row.owner, session_id)
     options: dict[str, Any] = {"approves": False, "unattended": True, "note": note}
     origin = Origin(groups=tuple(row.groups))
@@ -310,25 +312,16 @@ async def begin_unattended(
     return Admitted(turn, made=made)
 
 
-async def run_before(connection: Connection, owner: str, schedule_id: str, key: str | None) -> Admitted | None:
-    """Returns the turn of the run that was asked for under this Idempotency-Key. Raises NotFound."""
-    row = await find_schedule(connection, owner, schedule_id)
-    return await begun_before(connection, row, Once(f"{row.id} run {key}", "")) if key is not None else None
-
-
 async def begin_now(
-    connection: Connection, turn_id: str, *, of: tuple[str, str, str | None], now: datetime
+    owner: str, schedule_id: str, key: str | None, connection: Connection, turn_id: str, *, now: datetime
 ) -> Admitted:
-    """Sends the message of a schedule now; its moments stay. `of` are its owner, its id, and a key under which it is
-    sent once. Raises what `begin_unattended` raises.
-    """
-    owner, schedule_id, key = of
+    """Sends the message of a schedule now, once under a key; its moments stay. Raises as `begin_unattended` does."""
     row = await find_schedule(connection, owner, schedule_id, locks=True)
-    if (known := await run_before(connection, *of)) is not None:
-        return known
-    last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
-    await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
-    return await _begin(connection, row, f"run {key or turn_id}", turn_id, now=now)
+    begun = await _begin(connection, row, f"run {key or turn_id}", turn_id, now=now)
+    if begun.fresh:
+        last = {"last_at": func.now(), "last_turn_id": turn_id, "tries_left": row.retries}
+        await change_schedule(connection, schedule_id, {"look_at": func.least(_LOOKED_AT_ANEW, due_in(LOOK_S)), **last})
+    return begun
 
 
 async def _begin(connection: Connection, row: Any, moment: str, turn_id: str, *, now: datetime) -> Admitted:
@@ -391,10 +384,7 @@ class Schedules:
             why = "overlap" if leaves_out else "missed"
             log.info("schedule_left_out", due_at=str(job.next_at), why=why, **self.ids(job))
             return await self._move(job, look_at=_sooner(job, LOOK_S, following) if leaves_out else following, **on)
-        try:
-            admitted = await self.turns.begin(job.owner, job.message, partial(self._begin, job, due, on))
-        except KeyTaken:  # such as in a store that was restored
-            return await self._move(job, look_at=following, **on)
+        admitted = await self.turns.begin(job.owner, job.message, partial(self._begin, job, due, on))
         if admitted is None:
             log.info("schedule_waited_for_another", **self.ids(job))
         else:

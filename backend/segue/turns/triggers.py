@@ -27,7 +27,7 @@ from segue.domain.ids import Clock, new_id
 from segue.log import log
 from segue.memory.session_store import check_session
 from segue.tools.normalize import clean_text
-from segue.turns.admission import Admitted, KeyTaken
+from segue.turns.admission import Admitted
 from segue.turns.chat_request import Once
 from segue.turns.jobs.webhooks import signatures
 from segue.turns.schedules import begin_unattended, begun_before, check_room
@@ -139,12 +139,7 @@ class Triggers:
         if wait_s is not None:
             raise rate_limited("trigger_events_per_minute", self.settings.trigger_events_per_minute, wait_s)
         note = brought(clean_text(body.decode(errors="replace")))
-        try:
-            admitted = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))
-        except KeyTaken:  # the same event came twice at one moment
-            if (known := await self.database.read(begun_before, row, once)) is None:
-                raise NotFound("trigger") from None
-            return known
+        admitted = await self.turns.begin(row.owner, row.message, partial(self._begin, row, once, note))
         log.info("trigger_pulled", trigger_id=trigger_id, turn_id=admitted.turn.turn_id)
         return admitted
 
