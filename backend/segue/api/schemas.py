@@ -19,7 +19,7 @@ from segue.domain.field_types import doc
 from segue.domain.identity import MAX_USER_CHARS, SCOPES, Scope, known_user
 from segue.domain.ids import Prefix, id_pattern, known_zone
 from segue.domain.plan import Button, Decision, Pressed
-from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_CHARS, NO_WORDS, MemoryKind, Rating
+from segue.domain.session import LONGEST_MESSAGE, MAX_ATTACHMENTS, MAX_CONTENT_CHARS, MemoryKind, Rating
 from segue.domain.tool import ManualStatus, RememberFor, canonical_args
 from segue.turns.chat_request import OnBusy
 
@@ -100,15 +100,9 @@ class Answerer(Delivery):
 class EditedMessage(Answerer):
     """What the user says in place of an earlier message."""
 
-    message: Annotated[MessageText, doc("The message, of up to `MAX_MESSAGE_CHARS`. It may be empty beside files.")]
+    message: Annotated[MessageText, doc("The message, of up to `MAX_MESSAGE_CHARS`.")]
     attachments: Annotated[list[Name], Field(max_length=MAX_ATTACHMENTS), doc("Ids of files of the session.")] = []
     output_schema: Annotated[Json | None, doc("A JSON schema for the answer, which is then in `output`.")] = None
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _without_words(cls, given: Any) -> Any:
-        has_files = isinstance(given, dict) and given.get("attachments")
-        return {**given, "message": NO_WORDS} if has_files and not str(given.get("message", "")).strip() else given
 
 
 class ChatBody(EditedMessage):

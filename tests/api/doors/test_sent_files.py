@@ -20,7 +20,6 @@ from tests.support.plans import deletion, planned, reads
 from tests.support.provider import Provider, fence_after, says
 from tests.support.service import Client, running
 from tests.support.shelf import Shelf
-from tests.support.uploads import uploaded
 
 PICTURE = b64encode(PNG).decode()
 URL = f"data:image/png;base64,{PICTURE}"
@@ -160,23 +159,6 @@ async def test_a_conversation_that_began_with_a_picture_without_words_is_found_a
         "Which color?",
         NO_WORDS,
     ]
-
-
-async def test_a_message_of_the_api_and_an_edited_one_may_have_only_files(client: Client, provider: Provider) -> None:
-    provider.will(says("A cat."), says("A cat."), says("Still a cat."))
-    session = await client.new_session()
-    file = await uploaded(client, session, PNG)
-    asked = await client.send(session, "", attachments=[file])
-    again = await client.http.post(f"/sessions/{session}/chat", json={"attachments": [file]})
-    [said, *_] = await client.messages(session)
-    edited = await client.http.post(
-        f"/sessions/{session}/messages/{said['id']}/edit", json={"message": " ", "attachments": [file]}
-    )
-    assert [each.status_code for each in (asked, again, edited)] == [200] * 3
-    [said, *_] = await client.messages(session)
-    assert (said["content"], said["metadata"]["attachments"][0]["id"]) == (NO_WORDS, file)
-    for empty in ({"message": ""}, {"message": "", "attachments": []}, {"message": 1, "attachments": [file]}):
-        assert (await client.http.post(f"/sessions/{session}/chat", json=empty)).status_code == 422
 
 
 REMOTE = "https://pictures.example/1.png"
