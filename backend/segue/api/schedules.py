@@ -126,9 +126,9 @@ async def change_schedule(schedule_id: ScheduleId, body: ScheduleChanges, servic
     if "time_zone" in body.model_fields_set:
         changes["time_zone"] = await services.read(_zone_of, services, caller, body, row.session_id)
     while True:
-        if "retries" in changes and row.tries_left is not None:
-            changes["tries_left"] = max(0, row.tries_left + changes["retries"] - row.retries)
-        columns = changes | await _moved(services, row, changes)
+        is_counted = "retries" in changes and row.tries_left is not None
+        tries = {"tries_left": max(0, row.tries_left + changes["retries"] - row.retries)} if is_counted else {}
+        columns = changes | tries | await _moved(services, row, changes)
         async with services.database.transaction() as connection:
             seen, row = row, await schedules.find_schedule(connection, caller, schedule_id, locks=True)
             if row != seen:
