@@ -31,7 +31,12 @@ class Settings(ApiSettings, ModelSettings, BaseSettings):
 
     # A blank at the end of a value may be the \r of a file with the line ends of Windows.
     model_config = SettingsConfigDict(
-        env_file=".env", env_ignore_empty=True, enable_decoding=False, extra="ignore", str_strip_whitespace=True
+        env_file=".env",
+        env_ignore_empty=True,
+        enable_decoding=False,
+        extra="ignore",
+        frozen=True,
+        str_strip_whitespace=True,
     )
 
     port: Port = 8000

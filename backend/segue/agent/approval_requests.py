@@ -126,7 +126,7 @@ async def _hold_calls(turn: TurnCalls, stored: StoredPlan, *, by_page: bool, ver
 
 
 async def offer_asking(connection: Connection, turn: TurnCalls, call: ReadyCall, asks: ToolAsks) -> None:
-    """Makes a call that asks for something the step that waits, or a later one; none beside an approved plan."""
+    """Makes a call that has asked for something the step that waits, or a later one; not beside an approved plan."""
     step, asking = _step(turn, call), turn.asking
     if asking is not None:
         turn.asking = await store.swap(connection, asking, add_steps(asking.plan, [step]), tool_hash=asking.tool_hash)

@@ -115,9 +115,14 @@ async def knowledge(state: TurnState, runtime: Runtime[TurnContext]) -> Update:
     context = runtime.context
     if changed := with_held(state.get("effects", ()), held_of(state, context.guard.tools())):
         context.emit(EffectsListed(changed))
-    results = short_term.merge_results(state["earlier_results"], state.get("references", []))
-    said, turn, count = (state["message"], state["answer"]), context.turn, state["message_count"] + 1
-    memory = short_term.ShortTermMemory(turn.session_id, turn.turn_id, *said, count, results)
+    memory = short_term.ShortTermMemory(
+        session_id=context.turn.session_id,
+        turn_id=context.turn.turn_id,
+        last_user_message=state["message"],
+        last_assistant_message=state["answer"],
+        message_count=state["message_count"] + 1,
+        tool_results=short_term.merge_results(state["earlier_results"], state.get("references", [])),
+    )
     await short_term.write(context.cache, memory, ttl_s=context.settings.short_term_memory_ttl)
     return {}
 

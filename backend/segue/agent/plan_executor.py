@@ -75,7 +75,7 @@ class PlanRun:
 
 
 async def execute_plan(turn: TurnCalls, stored: store.StoredPlan) -> PlanRun:
-    """Runs steps until the plan waits, is over or the user writes; notes what a failure kept back. Raises StalePlan."""
+    """Runs steps until the plan waits or is over, or the user writes. Raises StalePlan."""
     run = PlanRun(turn, stored)
     turn.asked_in = stored.asked_in
     granted = _still_granted(run)

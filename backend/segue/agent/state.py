@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from langchain_core.messages import BaseMessage
@@ -143,9 +143,17 @@ class TurnContext:
 
     def caller(self, tool_call_id: str, answers: tuple[UserAnswer, ...] = ()) -> ToolContext:
         """Returns whom a call is for, as a tool and the policy are told; `answers` are to its earlier questions."""
-        ids = (self.owner, self.turn.session_id, self.turn.turn_id, tool_call_id)
-        caller = ToolContext(*ids, self.clock(), self.time_zone, self.agent)
-        return replace(caller, answers=answers, groups=self.guard.groups)
+        return ToolContext(
+            owner=self.owner,
+            session_id=self.turn.session_id,
+            turn_id=self.turn.turn_id,
+            tool_call_id=tool_call_id,
+            now=self.clock(),
+            time_zone=self.time_zone,
+            agent=self.agent,
+            answers=answers,
+            groups=self.guard.groups,
+        )
 
 
 def language_of(state: TurnState) -> str:

@@ -190,7 +190,7 @@ class TurnCalls:
         return [effect for call, noted in made if noted and (effect := domain.effect_of(call, noted))]
 
     async def ruling(self, call: RequestedCall, tool: Tool) -> Ruling:
-        """Returns what the operator's policy says of a call, once before it runs, but not of a read of the session."""
+        """Returns what the operator's policy says of a call. It is asked once before one runs, of reads never."""
         settings = self.context.settings
         if settings.before_call is None or tool.spec.ephemeral or not accepts(tool, call.args):
             return "allow"

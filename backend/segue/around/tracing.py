@@ -58,10 +58,12 @@ def _opens_spans(tracer: "Tracer", *, content: bool) -> OpenSpan:
     from opentelemetry.trace import SpanKind, get_current_span  # noqa: PLC0415 (the same)
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 (of the extra `otel`)
 
+    propagator = TraceContextTextMapPropagator()
+
     @contextmanager
     def span(name: str, *, parent: str | None = None, **attributes: Attribute) -> Iterator[Span]:
         """A failed span has the error's code or type, not its text, which may be the user's."""
-        above = TraceContextTextMapPropagator().extract({"traceparent": parent}) if parent else None
+        above = propagator.extract({"traceparent": parent}) if parent else None
         known = getattr(get_current_span(), "attributes", None) or {}
         named = {key: known[key] for key in HANDED_DOWN if key in known} | _by_convention(attributes)
         if name in OPERATIONS:

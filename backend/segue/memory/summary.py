@@ -34,7 +34,7 @@ def says_anything(text: str) -> bool:
 
 
 def read_lines(summary: str) -> SummaryLines:
-    """Returns the lines of a summary by section. Other headings are lines, but for four: a model may translate all."""
+    """Returns the lines of a summary by section. Other headings are lines, unless all four are: a model translates."""
     lines: SummaryLines = {name: [] for name in ("", *SECTIONS)}
     said = [line for line in map(str.strip, summary.splitlines()) if line and not line.startswith("```")]
     named = {line: line.strip("#*:： ").capitalize() for line in said}

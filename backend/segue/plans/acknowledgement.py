@@ -463,7 +463,7 @@ def _picks_in(words: Phrase, language: str, shown: Question) -> list[str]:
 
 
 def conversation_language(newest_first: Iterable[str]) -> str | None:
-    """Returns the language of the newest message that shows one, of stock replies only if it is no other's too."""
+    """Returns the language (ISO 639-1) of the newest message that shows one: stock replies of two languages do not."""
     replies: list[tuple[str, list[str]]] = []
     found = None
     for text in map(own_words, newest_first):

@@ -147,7 +147,7 @@ class ActionWords:
             yield clause
 
     def leaves_out_from(self, words: Phrase, actions: frozenset[str]) -> int | None:
-        """Returns the word from which a clause says what is kept from an action: `delete A | except B`."""
+        """Returns the word from which a clause says what is kept from an action: `delete A | except B`; or None."""
         at, before = 0, frozenset[str]()
         while at < len(words):
             (length, cues), acting = _longest(self.cues, words, at), self.action_at(words, at)[0]
@@ -323,7 +323,7 @@ def _action_beside(
 
 
 def offer_in(text: str | None) -> str | None:
-    """Returns the sentences of the last few that offer to do something, with what a short one refers to, else None."""
+    """Returns the last sentences that offer to do something, with what a short one refers to; None if none does."""
     end = (text or "")[-LONGEST_OFFER:].rstrip()
     sentences = [each for each in sentences_of(end) if any(map(str.isalpha, each))]
     is_refused = False
@@ -491,7 +491,7 @@ def english_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _named_by(lists: ActionWords, words: Phrase, *, meant: frozenset[str] = _NO_NAMES) -> Question:
-    """Returns the actions and things that words name, as a thing no action beside another: `delete_order`."""
+    """Returns what words name. A word for both is a thing beside another action: `delete_order` buys nothing."""
     things = [lists.thing_at(words, at)[1] for at in range(len(words))]
     named = [lists.action_at(words, at)[1] - {ANY_ACTION} for at in range(len(words))]
     actions = [names & meant or names for names in named]

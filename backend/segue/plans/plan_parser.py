@@ -122,7 +122,7 @@ class _NoValue(Exception):
 
 
 async def resolve(args: Mapping[str, Any] | None, results: Mapping[int, Any], *, at_path: AtPath) -> dict[str, Any]:
-    """Returns arguments without references to nothing. Raises Unresolved (no result, over MAX_BYTES), as `at_path`."""
+    """Returns plain arguments, without those whose references lead to nothing. Raises Unresolved, and as `at_path`."""
     resolved: dict[str, Any] = {}
     for name, value in (args or {}).items():
         with suppress(_NoValue):

@@ -68,7 +68,7 @@ def should_search_web(message: str, *, force: bool, verdict: Verdict) -> SearchD
 
 
 def web_query(message: str) -> str | None:
-    """Returns a message's question as an engine may be sent it, None if it is the user's own or more than that."""
+    """Returns a message's question as an engine may be sent it; None if it leans on the user, or asks for more."""
     text = message.strip()
     if len(text) > LONGEST_QUERY or "\n" in text or _IDENTIFYING.search(text) or _FILE.search(text):
         return None

@@ -87,7 +87,7 @@ class Limiter:
         try:
             await self._books.reserve(user, turn_id, lambda: self._first_call(message), lasts_s=ACCEPTING_S)
             yield turn_id
-        except AppError as refused:
+        except (AppError, KeyTaken) as refused:
             # Where storage was lost it may have been accepted. A place of none lapses.
             if again is None and not isinstance(refused, StorageUnavailable):
                 await self.release(user, turn_id)
@@ -226,7 +226,7 @@ async def accepted_before(connection: Connection, owner: str, session_id: str, o
     stored = await turn_of_key(connection, owner, session_id, once.key) if once is not None else None
     if once is None or stored is None:
         return None
-    if stored.body_hash != once.body_hash:
+    if once.body_hash not in ("", stored.body_hash):
         raise app_error("idempotency_key_reused")
     for_now = stored.status == "failed" and bool(stored.error["retryable"]) and stored.branch is None
     return Admitted(turn_key(session_id, stored), stored.status, fresh=False, failed_for_now=for_now)

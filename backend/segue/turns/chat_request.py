@@ -27,7 +27,7 @@ NO_ORIGIN = Origin()
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """An idempotency key and the digest of the request under it."""
+    """An idempotency key and the digest of the request under it; empty if the key alone says what is asked."""
 
     key: str
     body_hash: str

@@ -193,7 +193,7 @@ class Schedule:
 
 
 async def check_rule(rule: Rule, settings: TurnSettings, *, now: datetime) -> datetime:
-    """Returns when it is due first. It may take a second: not within a transaction. Raises what `Rule.check` raises."""
+    """Returns when it is due first, in up to a second: not within a transaction. Raises what `Rule.check` raises."""
     return await asyncio.to_thread(rule.check, now, min_interval_s=settings.schedule_min_interval_s)
 
 

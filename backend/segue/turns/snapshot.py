@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Row
@@ -109,10 +108,14 @@ async def _read(deps: TurnDeps, claim: Claim, speaker: Speaker, *, now: datetime
     if claim.last_turn_id is not None:
         memory = await short_term.read(deps.cache, session_id, last_turn_id=claim.last_turn_id)
     async with deps.database.read_only() as connection:
-        after = min(claim.summary_seq, claim.key.turn_seq - 1)  # a turn that is run again may be in the summary
-        made_by, opaque_bytes = speaker.models.main.made_by, settings.context_token_budget * TOKEN_BYTES
-        load = partial(load_window, connection, claim.key, after=after, limit=settings.history_limit)
-        window = await load(made_by=made_by, opaque_bytes=opaque_bytes)
+        window = await load_window(
+            connection,
+            claim.key,
+            after=min(claim.summary_seq, claim.key.turn_seq - 1),  # a turn that is run again may be in the summary
+            limit=settings.history_limit,
+            made_by=speaker.models.main.made_by,
+            opaque_bytes=settings.context_token_budget * TOKEN_BYTES,
+        )
         messages = [*window.messages, coming] if coming else window.messages
         decided = await get_plan(connection, claim.request.decided_plan_id) if claim.request.decided_plan_id else None
         earlier = None

@@ -37,7 +37,7 @@ LATE_S = 5.0  # a turn that no process has claimed
 async def look_at_session(
     session_id: str, stores: OpenStores, tools: ToolAvailability, clock: Clock, report: Diagnosis, *, words: bool
 ) -> None:
-    """Fills the report; without `words` with no text of the conversation or of errors. Raises NotFound."""
+    """Fills the report; without `words` it holds no text of the conversation or of errors. Raises NotFound."""
     try:
         async with stores.database.read_only() as connection:
             owner = await owner_of(connection, session_id)

@@ -204,7 +204,7 @@ async def replay(
 
 
 async def rehearse(files: Iterable[Path], model: Mapping[str, str], trial: Trial) -> list[Playback]:
-    """Plays with a real model, but recorded effects; what does not fit together, apart. Raises CannotPlay."""
+    """Plays with a real model, with effects from the recordings; those that clash play apart. Raises CannotPlay."""
     together: list[dict[str, Recording]] = []
     for name, recording in {str(file): _read(file) for file in files}.items():
         for group in together:
