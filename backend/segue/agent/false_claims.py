@@ -14,7 +14,7 @@ from segue.agent.planner import ask_reader
 from segue.agent.state import TurnContext, TurnState, language_of, running_plan
 from segue.domain.errors import AppError
 from segue.domain.session import MAKE_IMAGE, READ_ATTACHMENT
-from segue.domain.tool import Tool
+from segue.domain.tool import PROPOSE_MANDATE, Tool
 from segue.language.detect_language import detect_language
 from segue.language.lexicon import WordList, kinds_of, parse_lexicon, phrases_of
 from segue.language.shown_call import translate
@@ -85,7 +85,7 @@ async def _checked(context: TurnContext, state: TurnState, answer: str, *, was_h
         return answer, []
     tools = context.guard.tools()
     reads = {*_READS, *(name for name, tool in tools.items() if tool.spec.effect == "read_only")}
-    failures = _failures(state, tools, reads)
+    failures = _failures(state, tools, {*reads, PROPOSE_MANDATE})  # a proposal is a question, whatever became of it
     unlisted = {name for name, tool in tools.items() if tool.spec.ephemeral}
     if not failures and _has_changed_something(state, unlisted, reads):
         return answer, []
