@@ -324,6 +324,11 @@ def test_one_and_the_other_are_not_exchanged(offer: str, args: Mapping[str, Any]
     assert unmeant(offer, exchanged, tool="book_transfer") == set()
 
 
+def test_what_stands_in_brackets_behind_a_name_is_of_it() -> None:
+    offer = "Shall I book it from Rome (FCO) to Milan (LIN)?"
+    assert unmeant(offer, {"origin": "FCO", "airport": "LIN"}, tool="book_transfer") == set()
+
+
 @pytest.mark.parametrize(
     ("offer", "args", "more"),
     [

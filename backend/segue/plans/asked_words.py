@@ -167,8 +167,8 @@ class ActionWords:
             old = self.first(cue, words)
             new = self.first(turn, words, old + 2)
             if new < len(words) and self.joins.isdisjoint(words[old:new]):
-                rest = "".join(pieces[places[new] :])
-                return "".join(pieces[places[old] : places[new]]), _CLAUSE_END.split(rest)[0]
+                said, beside, *_ = *_CLAUSE_END.split("".join(pieces[places[new] :])), ""
+                return "".join(pieces[places[old] : places[new]]), said + beside * beside.startswith(("(", "（"))
         return "", ""
 
     def meant(self, words: Phrase) -> frozenset[str]:
