@@ -15,7 +15,7 @@ MAX_TOOL_BYTES: Final = 64 * 1024
 UNREAD: Final = "segue.unread"
 _OF_A_RESOURCE: Final = ("resultType", "cacheScope", "ttlMs")
 OF_A_RESULT: Final = frozenset({"content", "structuredContent", "isError"})
-_ESCAPES: Final = re.compile(
+_ESCAPES: Final = re.compile(  # JavaScript cuts texts within a character
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
@@ -23,10 +23,9 @@ _NULL_RESULT: Final = re.compile(rb'(?m)^((?:data:)?[ \t]*\{(?=[^{}]*"jsonrpc")[
 
 
 def with_whole_characters(message: bytes) -> bytes:
-    """Returns JSON without escaped halves of characters, where JavaScript has cut a text: no reader here takes them. A
-    result of null, which they do not take either, says nothing.
-    """
-    message = _NULL_RESULT.sub(rb'\1{"content": null}', message)
+    """Returns JSON without what no reader here takes: half characters, and a result of null, which says nothing."""
+    if b'"result":null' in message or b'"result": null' in message:  # the pattern takes a hundred times as long
+        message = _NULL_RESULT.sub(rb'\1{"content": null}', message)
     if b"\\ud" not in message and b"\\uD" not in message:
         return message
     return _ESCAPES.sub(lambda escape: b"\\ufffd" if escape["half"] else escape[0], message)
