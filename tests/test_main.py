@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from fastapi import FastAPI
+from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 
@@ -106,6 +107,11 @@ def test_a_service_imports_only_what_its_settings_need() -> None:
 def test_routes_are_made_whole_when_they_are_first_asked() -> None:
     """Before that they are only matched with requests: what each takes and gives is a fifth of a start."""
     assert started()[1:] == ([], "/sessions", ["/sessions"])
+
+
+def test_the_settings_of_a_process_stay_as_they_were_read(settings: Settings) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.confirm = "never"  # type: ignore[misc]
 
 
 async def test_a_built_in_tool_that_is_switched_off_is_not_offered(settings: Settings) -> None:
