@@ -297,7 +297,7 @@ class Shown:
         name = " ".join(tool_words(_INDEX.sub("", path).rpartition(".")[2]))
         is_old, is_new = (is_named(name, kind) for kind in ("olds", "news"))
         for text in self._offers:
-            told = [SeenText(each) for each in told_of(name, text.own) if any(map(str.isdigit, str(value)))]
+            told = [*map(SeenText, told_of(name, text.own))] if any(map(str.isdigit, str(value))) else []
             if any(each.like(value) or each.ids_like(value) for each in told):
                 return not any(self._names(each, value, call) for each in told)
             for old, new in filter(any, text.sides if is_old or is_new else ()):
